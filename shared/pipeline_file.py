@@ -1,0 +1,240 @@
+"""Reading and checking `pipeline.yaml`: every problem at once, each as `file: key: problem`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+
+from shared.errors import ConfigError
+from shared.pipeline import Backoff, Pacing, Pipeline, Step, Transport, freeze, in_order
+
+# A function's name becomes a folder, a topic, a Cloud Function (hyphens for underscores) and, behind a prefix,
+# the id of a service account, which has at most 30 characters.
+_WORD = r"[a-z][a-z0-9]*(_[a-z0-9]+)*"
+_TYPE = rf"^{_WORD}(\.{_WORD})*$"
+_RESERVED = frozenset({"intake", "relay", "dead_letter", "reconcile", "console", "migrate"})
+
+# INFRA: function timeout < ack deadline ≤ 600 s for a push, with 30 s between; < dispatch deadline ≤ 1,800 s
+# for Cloud Tasks.
+_LONGEST = {"pubsub": timedelta(seconds=570), "tasks": timedelta(seconds=1770)}
+_LONGEST_BACKOFF = timedelta(days=1)
+_DURATION = re.compile(r"(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s)?(?:([0-9]{1,6})ms)?")
+
+
+class PipelineError(ConfigError):
+    """The pipeline file is not usable."""
+
+
+def duration(text: object) -> timedelta:
+    """Read `40s`, `10m`, `1h30m` or `250ms`: hours, minutes, seconds, milliseconds, in this order.
+
+    Raises ValueError for anything else, zero included.
+    """
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None or not match[0]:
+        raise ValueError("must be a duration like 40s, 10m, 1h30m or 250ms")
+    hours, minutes, seconds, milliseconds = (int(part or 0) for part in match.groups())
+    span = timedelta(hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
+    if not span:
+        raise ValueError("must be longer than zero")
+    return span
+
+
+_Duration = Annotated[timedelta, BeforeValidator(duration)]
+_Name = Annotated[str, StringConstraints(pattern=f"^{_WORD}$", min_length=2, max_length=40)]
+_Function = Annotated[str, StringConstraints(pattern=f"^{_WORD}$", min_length=3, max_length=25)]
+_Type = Annotated[str, StringConstraints(pattern=_TYPE, max_length=100)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class _Backoff(_Strict):
+    min: _Duration
+    max: _Duration
+
+
+class _Pacing(_Strict):
+    per_second: Annotated[float, Field(gt=0, le=500)] | None = None  # Cloud Tasks' own maximum
+    concurrent: Annotated[int, Field(gt=0, le=5000)] | None = None  # Cloud Tasks' own maximum
+
+
+class _Defaults(_Strict):
+    transport: Transport
+    attempts: Annotated[int, Field(ge=1, le=100)]
+    backoff: _Backoff
+    lease: _Duration
+    timeout: _Duration
+    max_waits: Annotated[int, Field(ge=0, le=1000)]
+
+
+class _Step(_Strict):
+    function: _Function
+    needs: list[_Name] = []
+    transport: Transport | None = None
+    attempts: Annotated[int, Field(ge=1, le=100)] | None = None
+    backoff: _Backoff | None = None
+    lease: _Duration | None = None
+    timeout: _Duration | None = None
+    max_waits: Annotated[int, Field(ge=0, le=1000)] | None = None
+    pacing: _Pacing | None = None
+
+
+class _Operation(_Strict):
+    steps: Annotated[dict[_Name, _Step], Field(min_length=1)]
+
+
+class _File(_Strict):
+    version: Literal[1]
+    defaults: _Defaults
+    operations: Annotated[dict[_Type, _Operation], Field(min_length=1)]
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, which also refuses a key that occurs twice and merge keys, which Terraform lacks."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if key in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {key} occurs twice", problem_mark=key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read(path: Path) -> Pipeline:
+    """Read and check a pipeline file; raises PipelineError with every problem."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PipelineError([f"{path}: cannot be read ({type(error).__name__})"]) from None
+    return parse(text, str(path))
+
+
+def parse(text: str, file: str = "pipeline.yaml") -> Pipeline:
+    """Check the text of a pipeline file, called `file` in problems; raises PipelineError with every problem."""
+    raw = _from_yaml(text, file)
+    try:
+        checked = _File.model_validate(raw)
+    except ValidationError as error:
+        raise PipelineError(
+            [f"{file}: {_key(item['loc'])}: {_say(item)}" for item in error.errors()]
+        ) from None
+    operations = {
+        type_: _steps(type_, operation, checked.defaults) for type_, operation in checked.operations.items()
+    }
+    problems = [problem for steps in operations.values() for problem in _step_problems(steps)]
+    problems += _function_problems([step for steps in operations.values() for step in steps.values()])
+    if problems:
+        raise PipelineError([f"{file}: {problem}" for problem in problems])
+    return freeze({type_: _sorted(steps) for type_, steps in operations.items()})
+
+
+def _from_yaml(text: str, file: str) -> object:
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        raise PipelineError([f"{file}: line {line}: {error.problem}"]) from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise PipelineError([f"{file}: is not YAML ({type(error).__name__})"]) from None
+
+
+def _key(location: tuple[int | str, ...]) -> str:
+    """Write pydantic's location as the file spells it."""
+    return ".".join(str(part) for part in location if part != "[key]") or "(the whole file)"
+
+
+def _say(item: Mapping[str, Any]) -> str:
+    """Put pydantic's finding into the words of the file."""
+    match item["type"]:
+        case "extra_forbidden":
+            return "unknown key"
+        case "missing":
+            return "is missing"
+        case "value_error":
+            return str(item["ctx"]["error"])
+        case "string_pattern_mismatch":
+            return "must be lower-case words of letters and digits, joined by single underscores"
+        case _:
+            return str(item["msg"])
+
+
+def _steps(type_: str, operation: _Operation, defaults: _Defaults) -> dict[str, Step]:
+    steps = {}
+    for name, raw in operation.steps.items():
+        own = {key: getattr(raw, key) for key in _Defaults.model_fields if getattr(raw, key) is not None}
+        merged = {key: getattr(defaults, key) for key in _Defaults.model_fields} | own
+        steps[name] = Step(
+            name=name,
+            type=type_,
+            function=raw.function,
+            needs=tuple(raw.needs),
+            pacing=raw.pacing and Pacing(raw.pacing.per_second, raw.pacing.concurrent),
+            **merged | {"backoff": Backoff(merged["backoff"].min, merged["backoff"].max)},
+        )
+    return steps
+
+
+def _sorted(steps: Mapping[str, Step]) -> dict[str, Step]:
+    order, _ = in_order({name: step.needs for name, step in steps.items()})
+    return {name: steps[name] for name in order}
+
+
+def _step_problems(steps: Mapping[str, Step]) -> Iterator[str]:
+    """Find what is wrong with each step of one type, and between them."""
+    for step in steps.values():
+        key = f"operations.{step.type}.steps.{step.name}"
+        yield from (f"{key}.needs: {name}: no such step" for name in step.needs if name not in steps)
+        if len(set(step.needs)) < len(step.needs):
+            yield f"{key}.needs: a name occurs twice"
+        yield from (f"{key}.{problem}" for problem in _timing_problems(step))
+        if step.pacing and step.transport != "tasks":
+            yield f"{key}.pacing: needs transport tasks (a push cannot be paced)"
+        if step.pacing and step.pacing == Pacing():
+            yield f"{key}.pacing: needs per_second, concurrent or both"
+        if step.function in _RESERVED:
+            yield f"{key}.function: {step.function} is a function of the platform"
+    _, cyclic = in_order({name: step.needs for name, step in steps.items()})
+    if cyclic:
+        yield f"operations.{next(iter(steps.values())).type}.steps: in or behind a cycle: {', '.join(cyclic)}"
+
+
+def _timing_problems(step: Step) -> Iterator[str]:
+    if step.lease <= step.timeout:
+        yield f"lease: must be longer than timeout ({_seconds(step.timeout)})"
+    if step.timeout > _LONGEST[step.transport]:
+        yield f"timeout: at most {_seconds(_LONGEST[step.transport])} with transport {step.transport}"
+    if step.timeout < timedelta(seconds=1):
+        yield "timeout: at least 1s"
+    if step.backoff.min > step.backoff.max:
+        yield "backoff: min must not be longer than max"
+    if step.backoff.max > _LONGEST_BACKOFF:
+        yield f"backoff.max: at most {_seconds(_LONGEST_BACKOFF)}"
+
+
+def _function_problems(steps: list[Step]) -> Iterator[str]:
+    """Steps that share a function share its topic, subscription and queue, so their delivery must agree."""
+    first: dict[str, Step] = {}
+    for step in steps:
+        other = first.setdefault(step.function, step)
+        for field in ("transport", "timeout", "pacing"):
+            if getattr(step, field) != getattr(other, field):
+                yield (
+                    f"operations.{step.type}.steps.{step.name}.{field}: "
+                    f"must be as in {other.type}.{other.name}, which has the same function"
+                )
+
+
+def _seconds(span: timedelta) -> str:
+    return f"{span.total_seconds():g}s"
