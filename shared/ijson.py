@@ -75,7 +75,7 @@ def canonical(value: Any) -> bytes:
     """Write a value as RFC 8785 canonical JSON.
 
     Takes what JSON knows (None, bool, int, float, str, list, tuple, dict with str keys). Raises
-    InvalidJsonError for any other type, for what `parse` would refuse in content, and beyond 64 nested levels.
+    InvalidJsonError for any other type, for content that `parse` would refuse, and beyond 64 nested levels.
     """
     return rfc8785.dumps(_canonical_ready(value, None, _CANONICAL_DEPTH))
 

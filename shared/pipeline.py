@@ -93,7 +93,7 @@ class Pipeline:
 
         Raises PipelineError, a ConfigError that lists every problem as `file: key: problem`.
         """
-        from shared.pipeline_file import read  # noqa: PLC0415 - pydantic and YAML, needed only here
+        from shared.pipeline_file import read  # pydantic and YAML, needed only here
 
         return read(Path(path))
 
@@ -129,7 +129,8 @@ class Pipeline:
 def in_order(needs: Mapping[str, tuple[str, ...]]) -> tuple[list[str], list[str]]:
     """Sort names so that each comes after what it needs, else keeping their order.
 
-    Returns the sorted names, and the names that are on a cycle or behind one. Needs that are no name are ignored.
+    Returns the sorted names, and the names that are on a cycle or behind one. Needs that are no name are
+    ignored.
     """
     left = dict(needs)
     done: list[str] = []

@@ -14,8 +14,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from shared.errors import ConfigError
 from shared.pipeline import Backoff, Pacing, Pipeline, Step, Transport, freeze, in_order
 
-# A function's name becomes a folder, a topic, a Cloud Function (hyphens for underscores) and, behind a prefix,
-# the id of a service account, which has at most 30 characters.
+# A function's name becomes a folder, a topic, a Cloud Function (with hyphens) and, behind a prefix, the id of
+# a service account, which has at most 30 characters.
 _WORD = r"[a-z][a-z0-9]*(_[a-z0-9]+)*"
 _TYPE = rf"^{_WORD}(\.{_WORD})*$"
 _RESERVED = frozenset({"intake", "relay", "dead_letter", "reconcile", "console", "migrate"})
@@ -98,9 +98,9 @@ class _File(_Strict):
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which also refuses a key that occurs twice and merge keys, which Terraform lacks."""
+    """The safe loader, which also refuses a key that occurs twice."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[object] = set()
         for key_node, _ in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
@@ -122,7 +122,7 @@ def read(path: Path) -> Pipeline:
 
 
 def parse(text: str, file: str = "pipeline.yaml") -> Pipeline:
-    """Check the text of a pipeline file, called `file` in problems; raises PipelineError with every problem."""
+    """Check the text of a pipeline file, called `file` in problems; raises PipelineError with all of them."""
     raw = _from_yaml(text, file)
     try:
         checked = _File.model_validate(raw)
@@ -180,7 +180,7 @@ def _steps(type_: str, operation: _Operation, defaults: _Defaults) -> dict[str, 
             type=type_,
             function=raw.function,
             needs=tuple(raw.needs),
-            pacing=raw.pacing and Pacing(raw.pacing.per_second, raw.pacing.concurrent),
+            pacing=Pacing(raw.pacing.per_second, raw.pacing.concurrent) if raw.pacing else None,
             **merged | {"backoff": Backoff(merged["backoff"].min, merged["backoff"].max)},
         )
     return steps
@@ -224,7 +224,7 @@ def _timing_problems(step: Step) -> Iterator[str]:
 
 
 def _function_problems(steps: list[Step]) -> Iterator[str]:
-    """Steps that share a function share its topic, subscription and queue, so their delivery must agree."""
+    """Find steps of one function, so of one topic, subscription and queue, whose delivery differs."""
     first: dict[str, Step] = {}
     for step in steps:
         other = first.setdefault(step.function, step)
