@@ -1,0 +1,249 @@
+"""PostgreSQL through pg8000: a pool an instance, one prepared statement a query and connection.
+
+A pg8000 connection is not thread-safe, so each use takes one from the pool for its duration. Statements come from
+`shared/queries/*.sql` by name; a statement outside a transaction is its own transaction in one round trip.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pg8000.native
+from pg8000.exceptions import DatabaseError, InterfaceError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.pool import QueuePool
+
+from shared import queries
+from shared.database_errors import ConnectionLostError, SerializationError, translate
+from shared.errors import UnavailableError
+
+T = TypeVar("T")
+Row = Any  # a named tuple whose fields are the statement's columns
+
+RETRIES = 5  # attempts at a statement or transaction that lost a serialization conflict or deadlock
+RECYCLE = 1800  # seconds; Cloud SQL's client certificates live for an hour
+TRUST_IDLE = 5.0  # seconds after which an idle connection is asked whether it lives before it is used
+CHECKOUT_TIMEOUT = 5.0  # seconds to wait for a connection before the caller is told to come back
+LOST = (
+    InterfaceError,
+    OSError,
+    AttributeError,
+    ValueError,
+    IndexError,
+)  # what pg8000 raises on a dead socket
+
+
+class Runner(Protocol):
+    """What runs a named query: the database (a transaction each) or a transaction."""
+
+    def run(self, name: str, /, **params: object) -> list[Row]:
+        """Run one named query and return its rows."""
+        ...
+
+
+class Connection:
+    """One pg8000 connection with its prepared statements; used by one thread at a time."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self.last_used = time.monotonic()
+        self.lost = False
+        self._prepared: dict[str, tuple[pg8000.native.PreparedStatement, Callable[..., Row]]] = {}
+        with contextlib.suppress(OSError, AttributeError):
+            raw._usock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def run(self, name: str, /, **params: object) -> list[Row]:
+        """Run a named query; raises the errors of `shared.database_errors`."""
+        with self._translated():
+            statement, row = self._prepared.get(name) or self._prepare(name)
+            rows = statement.run(**params)
+            return [row(*values) for values in rows or ()]
+
+    def execute(self, sql: str) -> None:
+        """Run a statement without parameters or result, such as BEGIN or COMMIT."""
+        with self._translated():
+            self.raw.execute_simple(sql)
+
+    def close(self) -> None:
+        """Close the connection; never raises."""
+        self.lost = True
+        with contextlib.suppress(*LOST, DatabaseError):
+            self.raw.close()
+
+    def _prepare(self, name: str) -> tuple[pg8000.native.PreparedStatement, Callable[..., Row]]:
+        statement = pg8000.native.PreparedStatement(self.raw, queries.load()[name].sql)
+        columns = [column["name"] for column in statement.cols or ()]
+        prepared = (statement, namedtuple(name, columns, rename=True) if columns else tuple)  # type: ignore[misc]
+        self._prepared[name] = prepared
+        return prepared
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except DatabaseError as error:
+            translated = translate(error)
+            self.lost = self.lost or isinstance(translated, ConnectionLostError)
+            raise translated from None
+        except LOST as error:
+            if isinstance(error, InterfaceError) and "failed transaction" in str(error):
+                raise
+            self.lost = True
+            raise ConnectionLostError(type(error).__name__) from None
+        finally:
+            self.last_used = time.monotonic()
+
+
+class Transaction:
+    """An open transaction on one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def run(self, name: str, /, **params: object) -> list[Row]:
+        """Run a named query inside this transaction."""
+        return self.connection.run(name, **params)
+
+
+class Database:
+    """A pool of connections.
+
+    `run` and `in_transaction` repeat what lost a serialization conflict or a deadlock; a lost connection is
+    discarded and, unless the caller says that repeating is safe, reported as ConnectionLostError.
+    """
+
+    def __init__(self, connect: Callable[[], Any], size: int = 2, timeout: float = CHECKOUT_TIMEOUT) -> None:
+        self._pool = QueuePool(
+            lambda: Connection(connect()),
+            pool_size=size,
+            max_overflow=0,
+            timeout=timeout,
+            recycle=RECYCLE,
+            reset_on_return=None,
+        )
+
+    def run(self, name: str, /, *, repeat_if_lost: bool = False, **params: object) -> list[Row]:
+        """Run one named query as its own transaction, in one round trip.
+
+        `repeat_if_lost` runs it again on another connection when the first died under it; only for statements
+        that find their own earlier work. Raises UnavailableError when the database cannot be reached.
+        """
+        return self._repeated(
+            lambda connection: connection.run(name, **params), repeat_if_lost=repeat_if_lost
+        )
+
+    def in_transaction(self, work: Callable[[Transaction], T]) -> T:
+        """Run `work` in a transaction and commit it; on a serialization failure all of it runs again."""
+
+        def attempt(connection: Connection) -> T:
+            with _transaction(connection) as transaction:
+                return work(transaction)
+
+        return self._repeated(attempt, repeat_if_lost=False)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Open a transaction, committed at the end of the block and rolled back when it raises."""
+        with self._connection() as connection, _transaction(connection) as transaction:
+            yield transaction
+
+    def close(self) -> None:
+        """Close every idle connection."""
+        self._pool.dispose()
+
+    def _repeated(self, work: Callable[[Connection], T], *, repeat_if_lost: bool) -> T:
+        for remaining in reversed(range(RETRIES)):
+            try:
+                with self._connection() as connection:
+                    return work(connection)
+            except SerializationError:
+                if not remaining:
+                    raise
+            except ConnectionLostError:
+                if not (remaining and repeat_if_lost):
+                    raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        pooled = self._check_out()
+        try:
+            yield pooled.dbapi_connection
+        finally:
+            if pooled.dbapi_connection.lost:
+                pooled.invalidate()
+            pooled.close()
+
+    def _check_out(self) -> Any:
+        """Take a live connection: one that has idled is asked first, a dead one is replaced."""
+        while True:
+            try:
+                pooled = self._pool.connect()
+            except PoolTimeoutError:
+                raise UnavailableError("every database connection of this instance is busy") from None
+            except DatabaseError as error:
+                raise UnavailableError(f"the database refused a connection ({translate(error)})") from None
+            except LOST as error:
+                raise UnavailableError(f"the database cannot be reached ({type(error).__name__})") from None
+            connection: Any = pooled.dbapi_connection
+            if time.monotonic() - connection.last_used < TRUST_IDLE:
+                return pooled
+            try:
+                connection.execute("SELECT 1")
+            except UnavailableError:
+                pooled.invalidate()
+            else:
+                return pooled
+
+
+@contextlib.contextmanager
+def _transaction(connection: Connection) -> Iterator[Transaction]:
+    connection.execute("BEGIN")
+    try:
+        yield Transaction(connection)
+        # The server answers COMMIT of a failed transaction with ROLLBACK and no error; pg8000 raises for it.
+        connection.execute("COMMIT")
+    except BaseException:
+        if not connection.lost:
+            with contextlib.suppress(ConnectionLostError):
+                connection.execute("ROLLBACK")
+        raise
+
+
+def connector(
+    url: str, *, application: str = "echoproof", statement_timeout: float = 15, **startup: str
+) -> Callable[[], Any]:
+    """Return a function that opens one connection to a `postgresql://` URL.
+
+    Statement, lock and idle-in-transaction timeouts (seconds) are set on each, shorter than any lease, so that no
+    statement of a holder outlives its lease.
+    """
+    parts = urlsplit(url)
+    timeout_ms = str(int(statement_timeout * 1000))
+    parameters = {
+        "statement_timeout": timeout_ms,
+        "lock_timeout": timeout_ms,
+        "idle_in_transaction_session_timeout": timeout_ms,
+        **startup,
+    }
+    options = dict(parse_qsl(parts.query))
+
+    def connect() -> Any:
+        return pg8000.native.Connection(
+            unquote(parts.username or "postgres"),
+            host=parts.hostname or "127.0.0.1",
+            port=parts.port or 5432,
+            database=unquote(parts.path.lstrip("/")) or "postgres",
+            password=unquote(parts.password) if parts.password else None,
+            application_name=options.get("application_name", application),
+            timeout=statement_timeout + 5,
+            startup_params=parameters,
+        )
+
+    return connect
