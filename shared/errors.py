@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shared.envelope import Delivery
+    from shared.parcel import Delivery
 
 # All C0 and C1 controls but tab and newline, DEL, and surrogates: PostgreSQL stores neither NUL nor a lone
 # surrogate, and a control character in a terminal or a log line can hide what follows it.

@@ -30,9 +30,7 @@ __all__ = [
 ]
 
 FINGERPRINT_VERSION = 1
-MAX_FIELDS_TOLD = (
-    20  # differing fields named in one answer: enough to find the mistake, bounded for a hostile body
-)
+MAX_FIELDS_TOLD = 20  # enough to find the mistake, and bounded for a hostile body
 
 
 class FingerprintVersionError(EchoproofError):
@@ -65,8 +63,8 @@ FINGERPRINT_RULES: Mapping[int, Callable[[Request], bytes]] = MappingProxyType({
 def differing_fields(recorded: Request, received: Request) -> list[str]:
     """Name the top-level fields in which two requests differ, as JSON pointers, never with values.
 
-    Sorted: `/deadline`, `/input/lines`, `/type`; at most MAX_FIELDS_TOLD of them. Members are compared by their
-    canonical form, so `1` and `1.0` are the same, `null` and an absent member are not.
+    Sorted: `/deadline`, `/input/lines`, `/type`; at most MAX_FIELDS_TOLD of them. Members are compared by
+    their canonical form, so `1` and `1.0` are the same, `null` and an absent member are not.
     """
     ours, theirs = dict(_fields(recorded)), dict(_fields(received))
     paths = [path for path in ours.keys() | theirs.keys() if ours.get(path) != theirs.get(path)]

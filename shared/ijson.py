@@ -63,7 +63,7 @@ def parse(data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> JsonVal
     if len(data) > max_bytes:
         raise JsonTooLargeError(f"the text is larger than {max_bytes} bytes")
     text = _decode(data)
-    _check_depth(data, max_depth)
+    check_depth(data, max_depth)
     value, refused = _load(text)
     if refused or "\\u" in text:  # only an escape can bring in U+0000 or a lone surrogate
         for problem in _problems(value, None):
@@ -80,6 +80,20 @@ def canonical(value: Any) -> bytes:
     return rfc8785.dumps(_canonical_ready(value, None, _CANONICAL_DEPTH))
 
 
+def check_depth(data: bytes, max_depth: int) -> None:
+    """Raise InvalidJsonError when brackets are nested deeper than `max_depth`; takes linear time on any text."""
+    if data.count(b"[") + data.count(b"{") <= max_depth:
+        return
+    depth = 0
+    for match in _STRUCTURE.finditer(data):
+        if match[0] in b"[{":
+            depth += 1
+            if depth > max_depth:
+                raise InvalidJsonError(f"nested deeper than {max_depth} levels")
+        elif match[0] in b"]}":
+            depth -= 1
+
+
 def pointer(parent: str, name: str | int) -> str:
     """Append a name or an index to an RFC 6901 pointer, made safe to show and bounded in length."""
     token = str(name).replace("~", "~0").replace("/", "~1")
@@ -93,19 +107,6 @@ def _decode(data: bytes) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidJsonError(f"not UTF-8 at byte {error.start}") from None
-
-
-def _check_depth(data: bytes, max_depth: int) -> None:
-    if data.count(b"[") + data.count(b"{") <= max_depth:
-        return
-    depth = 0
-    for match in _STRUCTURE.finditer(data):
-        if match[0] in b"[{":
-            depth += 1
-            if depth > max_depth:
-                raise InvalidJsonError(f"nested deeper than {max_depth} levels")
-        elif match[0] in b"]}":
-            depth -= 1
 
 
 def _load(text: str) -> tuple[JsonValue, bool]:
