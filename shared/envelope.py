@@ -1,9 +1,10 @@
 """The message that starts a step, and reading it from whatever delivers it.
 
-A message carries ids only: operation, type, step, dispatch. It arrives wrapped by a Pub/Sub push, in a CloudEvent
-(structured or binary mode) that holds a Pub/Sub message, or as the body of a Cloud Task. The data decides; what
-the delivery says of itself (attributes, message id, subscription, counters) is a diagnostic that may be absent or
-odd. Anything else is a MalformedMessageError with a digest, so that it is recorded once and then acknowledged.
+A message carries ids only: operation, type, step, dispatch. It arrives wrapped by a Pub/Sub push, in a
+CloudEvent (structured or binary mode) that holds a Pub/Sub message, or as the body of a Cloud Task. The data
+decides; what the delivery says of itself (attributes, message id, subscription, counters) is a diagnostic
+that may be absent or odd. Anything else is a MalformedMessageError with a digest, so that it is recorded once
+and then acknowledged.
 """
 
 from __future__ import annotations
@@ -15,9 +16,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
+from shared.errors import MalformedMessageError
 from shared.parcel import Delivery, Parcel, UnreadableError, count, load, open_parcel, short_text
 
-__all__ = ["VERSION", "DeadLetter", "Delivery", "Message", "decode", "decode_dead_letter", "encode"]
+__all__ = [
+    "VERSION",
+    "DeadLetter",
+    "Delivery",
+    "Message",
+    "decode",
+    "decode_dead_letter",
+    "encode",
+    "misdirected",
+]
 
 VERSION = 1
 MAX_CONTENT_BYTES = 4096  # ids only: many times the longest message that `encode` makes
@@ -68,8 +79,8 @@ def encode(operation_id: UUID, type: str, step: str, dispatch: int) -> bytes:  #
 def decode(body: bytes, headers: Mapping[str, str]) -> Message:
     """Read the message from what a step function was posted.
 
-    Members of the data that this version does not know are ignored, so that old code reads what new code sends.
-    Raises MalformedMessageError.
+    Members of the data that this version does not know are ignored, so that old code reads what new code
+    sends. Raises MalformedMessageError.
     """
     parcel = open_parcel(body, headers)
     try:
@@ -81,8 +92,8 @@ def decode(body: bytes, headers: Mapping[str, str]) -> Message:
 def decode_dead_letter(body: bytes, headers: Mapping[str, str]) -> DeadLetter:
     """Read a dead letter from what `dead_letter` was posted.
 
-    Raises MalformedMessageError, whose delivery then names the source subscription and its delivery count, and
-    whose digest is the same for every copy of the same message.
+    Raises MalformedMessageError, whose delivery then names the source subscription and its delivery count,
+    and whose digest is the same for every copy of the same message.
     """
     parcel = open_parcel(body, headers)
     subscription = short_text(parcel.attributes.get("CloudPubSubDeadLetterSourceSubscription"))
@@ -94,6 +105,12 @@ def decode_dead_letter(body: bytes, headers: Mapping[str, str]) -> DeadLetter:
             parcel.delivery, subscription=subscription or parcel.delivery.subscription, attempt=deliveries
         )
         raise parcel.malformed(str(error), source) from None
+
+
+def misdirected(message: Message, reason: str) -> MalformedMessageError:
+    """Return the error for a message that can be read but is nobody's; every delivery has the same digest."""
+    data = encode(message.operation_id, message.type, message.step, message.dispatch)
+    return Parcel(data, message.delivery).malformed(reason)
 
 
 def _message(parcel: Parcel) -> Message:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import rfc8785
 
+from shared.decimals import exact_number
 from shared.errors import InvalidJsonError, JsonTooLargeError, sanitise
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
@@ -26,21 +27,12 @@ _DEPTH_CEILING = 200  # what a caller may ask for: the C scanner and the walk be
 _CANONICAL_DEPTH = 64  # a parsed input wrapped in objects of our own
 _POINTER_LIMIT = 200  # characters of a pointer that are told back to a caller
 _EXACT_INT = 2**53 - 1  # the largest integer that the rfc8785 library takes as an int
-_PLAIN_DIGITS = 21  # ECMA-262 7.1.12.1: integers of up to 21 digits are written without an exponent
 
 # A string, closed or not, or one bracket. Possessive, and it always matches from a quote on: linear.
 _STRUCTURE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 _FORBIDDEN_CHARACTER = re.compile("[\x00\ud800-\udfff]")
 _AS_STRING = "this number does not survive a round trip through a double; send it as a string"
 _TOO_DEEP = f"nested deeper than {_CANONICAL_DEPTH} levels"
-
-
-class _Decimal(NamedTuple):
-    """A decimal number as sign, significant digits (no zeros at either end) and power of ten."""
-
-    negative: bool
-    digits: str
-    exponent: int
 
 
 class _Refusal(NamedTuple):
@@ -81,7 +73,7 @@ def canonical(value: Any) -> bytes:
 
 
 def check_depth(data: bytes, max_depth: int) -> None:
-    """Raise InvalidJsonError when brackets are nested deeper than `max_depth`; takes linear time on any text."""
+    """Raise InvalidJsonError when brackets are nested deeper than `max_depth`; linear on any text."""
     if data.count(b"[") + data.count(b"{") <= max_depth:
         return
     depth = 0
@@ -145,47 +137,6 @@ def _object(pairs: list[tuple[str, Any]], refuse: Callable[[str, str], Any]) -> 
 def _number(literal: str, refuse: Callable[[str], Any]) -> Any:
     number = exact_number(literal)
     return refuse(_AS_STRING) if number is None else number
-
-
-def exact_number(literal: str) -> int | float | None:
-    """Read a JSON number, or None when a double cannot hold it digit for digit.
-
-    Gives an int when the canonical form has neither fraction nor exponent. Linear in the literal's length:
-    a large exponent is compared, never expanded.
-    """
-    wanted = _decompose(literal)
-    if not wanted.digits:
-        return 0
-    # No double is spelled with more than 17 significant digits, and none lies beyond a power of 400.
-    if len(wanted.digits) > 17 or abs(wanted.exponent) > 400:
-        return None
-    number = float(f"{'-' if wanted.negative else ''}{wanted.digits}e{wanted.exponent}")
-    if not math.isfinite(number) or number == 0 or _decompose(repr(number)) != wanted:
-        return None
-    if 0 <= wanted.exponent <= _PLAIN_DIGITS - len(wanted.digits):
-        whole = int(wanted.digits + "0" * wanted.exponent)
-        return -whole if wanted.negative else whole
-    return number
-
-
-def _decompose(literal: str) -> _Decimal:
-    mantissa, _, power = literal.lower().partition("e")
-    whole, _, fraction = mantissa.lstrip("-").partition(".")
-    digits = (whole + fraction).lstrip("0")
-    significant = digits.rstrip("0")
-    if not significant:
-        return _Decimal(negative=False, digits="", exponent=0)
-    exponent = _bounded_power(power) - len(fraction) + len(digits) - len(significant)
-    return _Decimal(literal.startswith("-"), significant, exponent)
-
-
-def _bounded_power(power: str) -> int:
-    """Read an exponent; more than nine digits count as a billion, which no text's length can offset."""
-    if not power:
-        return 0
-    sign = -1 if power.startswith("-") else 1
-    digits = power.lstrip("+-").lstrip("0")
-    return sign * (10**9 if len(digits) > 9 else int(digits or "0"))
 
 
 def _problems(value: Any, path: _Path) -> Iterator[InvalidJsonError]:

@@ -1,6 +1,7 @@
 """Unwrapping what a transport posts to a function: Pub/Sub push, CloudEvent or Cloud Task.
 
-Never raises for what arrived: a parcel that cannot be opened says why, and still knows its delivery and digest.
+Never raises for what arrived: a parcel that cannot be opened says why, and still knows its delivery and its
+digest.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _int(literal: str) -> int | float:
-    """Read an integer; one beyond 64 bits, which nothing here means, becomes a float and so the wrong type."""
-    return int(literal) if len(literal) < 20 else float(literal)
+    """Read an integer; one that no member here can mean becomes a float, which is the wrong type."""
+    return int(literal) if len(literal) < 20 else float(literal[:20])
 
 
 def _object(value: Any, what: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
+from shared.durations import duration
 from shared.errors import ConfigError
 from shared.pipeline import Backoff, Pacing, Pipeline, Step, Transport, freeze, in_order
 
@@ -24,26 +24,10 @@ _RESERVED = frozenset({"intake", "relay", "dead_letter", "reconcile", "console",
 # for Cloud Tasks.
 _LONGEST = {"pubsub": timedelta(seconds=570), "tasks": timedelta(seconds=1770)}
 _LONGEST_BACKOFF = timedelta(days=1)
-_DURATION = re.compile(r"(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s)?(?:([0-9]{1,6})ms)?")
 
 
 class PipelineError(ConfigError):
     """The pipeline file is not usable."""
-
-
-def duration(text: object) -> timedelta:
-    """Read `40s`, `10m`, `1h30m` or `250ms`: hours, minutes, seconds, milliseconds, in this order.
-
-    Raises ValueError for anything else, zero included.
-    """
-    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
-    if match is None or not match[0]:
-        raise ValueError("must be a duration like 40s, 10m, 1h30m or 250ms")
-    hours, minutes, seconds, milliseconds = (int(part or 0) for part in match.groups())
-    span = timedelta(hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
-    if not span:
-        raise ValueError("must be longer than zero")
-    return span
 
 
 _Duration = Annotated[timedelta, BeforeValidator(duration)]

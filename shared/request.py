@@ -70,7 +70,7 @@ def parse_request(body: bytes, pipeline: Pipeline, *, max_bytes: int = MAX_BODY_
 
 
 def parse_time(text: str) -> datetime:
-    """Read an RFC 3339 time, which has an offset, as UTC; at most microseconds, so that no digit is lost.
+    """Read an RFC 3339 time, which has an offset, as UTC; at most microseconds, as no digit may be lost.
 
     Raises ValueError.
     """
@@ -85,9 +85,10 @@ def parse_time(text: str) -> datetime:
 def check_key(header: str) -> str:
     r"""Read the Idempotency-Key header: 1–255 visible ASCII characters (0x21–0x7e).
 
-    The IETF draft makes the header a structured-field string, `"k-1"` with `\"` and `\\` as escapes (RFC 9651
-    §3.3.3); most callers send it bare, `k-1`. Both spell the key `k-1`. A header that starts with a quote must
-    be exactly one such string: no parameters, no second value. Raises InvalidRequestError (invalid-key).
+    The IETF draft makes the header a structured-field string, `"k-1"` with `\"` and `\\` as escapes
+    (RFC 9651 §3.3.3); most callers send it bare, `k-1`. Both spell the key `k-1`. A header that starts with a
+    quote must be exactly one such string: no parameters, no second value. Raises InvalidRequestError
+    (invalid-key).
     """
     text = header.strip(" \t")
     if text.startswith('"'):
