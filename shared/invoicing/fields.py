@@ -57,9 +57,13 @@ def _not_blank(text: str) -> str:
     return text
 
 
+def is_email(text: str) -> bool:
+    """Tell whether a text is an e-mail address in the plain form that is accepted here."""
+    return len(text) <= 254 and len(text.rpartition("@")[0]) <= 64 and bool(_EMAIL.fullmatch(text))
+
+
 def _email(text: str) -> str:
-    local = text.rpartition("@")[0]
-    if len(local) > 64 or not _EMAIL.fullmatch(text):
+    if not is_email(text):
         raise PydanticCustomError("email", "must be a plain e-mail address")
     return text
 
@@ -94,7 +98,7 @@ def _check_year(year: int) -> None:
 Reference = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}\z")]
 Text = Annotated[str, AfterValidator(_printable)]
 Title = Annotated[Text, Field(min_length=1), AfterValidator(_not_blank)]
-Email = Annotated[str, Field(max_length=254), AfterValidator(_email)]
+Email = Annotated[str, AfterValidator(_email)]
 Timestamp = Annotated[datetime, BeforeValidator(_timestamp)]
 Day = Annotated[date, BeforeValidator(_day)]
 

@@ -1,0 +1,9 @@
+"""invoice_render: the recorded invoice becomes a PDF in Cloud Storage."""
+
+from functools import partial
+
+from shared.invoicing.render import render_invoice
+from shared.invoicing.storage import ObjectStore
+from shared.step_function import step_function
+
+main = step_function("invoice_render", partial(render_invoice, objects=ObjectStore.from_environment()))

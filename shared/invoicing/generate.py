@@ -1,0 +1,61 @@
+"""The step `generate`: what was invoiced to an account in a period, as CSV and PDF in Cloud Storage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC
+from typing import Any
+
+from shared.errors import PermanentError
+from shared.invoicing import artifacts
+from shared.invoicing.context import Result, StepContext
+from shared.invoicing.fields import read
+from shared.invoicing.report import MAX_DOCUMENTS, ReportInput, report_csv, report_pdf
+from shared.invoicing.storage import ObjectStore
+
+CSV, PDF = "report.csv", "report.pdf"
+
+
+class PeriodTooLongError(PermanentError):
+    """The period holds more documents than one report takes; ask for a shorter one."""
+
+
+def generate_report(ctx: StepContext, objects: ObjectStore) -> Result:
+    """Make both documents from one reading of the recorded invoices; found recorded, they are returned.
+
+    A report is a snapshot: what is recorded later does not change it. An account without documents in the
+    period gets an empty report ("documents": 0), which is a success: the absence is the answer.
+    Raises InvalidInputError, PeriodTooLongError, and what ObjectStore.put raises.
+    """
+    report = read(ReportInput, ctx.input)
+    earlier = artifacts.recorded(ctx)
+    if earlier:
+        return _result(earlier)
+    invoices = _invoices(ctx, report)
+    content, pages = report_pdf(ctx.tenant, report, invoices, ctx.accepted_at.astimezone(UTC).date())
+    documents = [artifacts.Document(CSV, report_csv(invoices)), artifacts.Document(PDF, content, pages)]
+    stored = artifacts.store(ctx, objects, documents)
+    with ctx.transaction() as tx:
+        return _result(artifacts.record(tx, ctx, documents, stored, covers=len(invoices)))
+
+
+def _invoices(ctx: StepContext, report: ReportInput) -> Sequence[Any]:
+    rows = ctx.database.run(
+        "invoices_of_account",
+        tenant=ctx.tenant,
+        account=report.account,
+        first_day=report.period.first,
+        last_day=report.period.last,
+        at_most=MAX_DOCUMENTS + 1,
+    )
+    if len(rows) > MAX_DOCUMENTS:
+        raise PeriodTooLongError
+    return rows
+
+
+def _result(rows: dict[str, Any]) -> Result:
+    return {
+        "documents": rows[CSV].documents,
+        "csv": {"object": rows[CSV].object, "sha256": rows[CSV].sha256},
+        "pdf": artifacts.pdf_result(rows[PDF]),
+    }

@@ -1,0 +1,125 @@
+"""Documents in Cloud Storage, written so that a second write of the same content is harmless."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import google_crc32c
+from google.api_core import exceptions as api_errors
+from google.auth import exceptions as auth_errors
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+from google.cloud.storage.retry import DEFAULT_RETRY
+from requests.exceptions import RequestException
+
+from shared.errors import PermanentError, UnavailableError
+from shared.invoicing.settings import StorageSettings
+
+TIMEOUT = (3.05, 15)  # seconds to connect, and between two bytes; a document is well below a megabyte
+RETRY = DEFAULT_RETRY.with_timeout(20)  # seconds; a longer outage is for the step's own attempts
+
+
+class ObjectConflictError(PermanentError):
+    """Another content is stored under this document's name already."""
+
+
+class StorageUnavailableError(UnavailableError):
+    """Cloud Storage did not answer as it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """A stored document; `sha256` is in hexadecimal."""
+
+    object: str
+    sha256: str
+    size_bytes: int
+
+
+class ObjectStore:
+    """One bucket, through the real client; a client for each thread, made when first used."""
+
+    def __init__(self, settings: StorageSettings) -> None:
+        self._settings = settings
+        self._local = threading.local()
+
+    @classmethod
+    def from_environment(cls) -> ObjectStore:
+        """Open the bucket that the environment names; raises ConfigError."""
+        return cls(StorageSettings.from_environment())
+
+    def put(self, name: str, content: bytes, content_type: str) -> StoredObject:
+        """Store a content under a name that nothing else has.
+
+        The write asks for generation 0, so it never replaces anything. When the name is taken, by an earlier
+        attempt whose answer was lost for instance, and holds the same content, that is the success asked for.
+        Raises ObjectConflictError when it holds another, StorageUnavailableError when no answer came.
+        """
+        blob = self._bucket().blob(name)
+        try:
+            blob.upload_from_string(
+                content, content_type, if_generation_match=0, timeout=TIMEOUT, retry=RETRY, checksum="auto"
+            )
+        except api_errors.PreconditionFailed:
+            self._confirm(blob, content)
+        except (api_errors.GoogleAPIError, auth_errors.GoogleAuthError, RequestException) as error:
+            raise StorageUnavailableError(f"a document was not stored ({type(error).__name__})") from None
+        return StoredObject(name, hashlib.sha256(content).hexdigest(), len(content))
+
+    def get(self, stored: StoredObject) -> bytes:
+        """Read a stored document; raises ObjectConflictError when its SHA-256 is not the recorded one."""
+        try:
+            content: bytes = (
+                self._bucket().blob(stored.object).download_as_bytes(timeout=TIMEOUT, retry=RETRY)
+            )
+        except (api_errors.GoogleAPIError, auth_errors.GoogleAuthError, RequestException) as error:
+            raise StorageUnavailableError(f"a document was not read ({type(error).__name__})") from None
+        if hashlib.sha256(content).hexdigest() != stored.sha256:
+            raise ObjectConflictError("a stored document is not the one that was recorded")
+        return content
+
+    def _confirm(self, blob: Any, content: bytes) -> None:
+        """Check that what is stored is this content, by size, CRC32C and, where the server has it, MD5."""
+        try:
+            blob.reload(timeout=TIMEOUT, retry=RETRY)
+        except (api_errors.GoogleAPIError, auth_errors.GoogleAuthError, RequestException) as error:
+            raise StorageUnavailableError(f"a document was not read ({type(error).__name__})") from None
+        crc32c = google_crc32c.value(content).to_bytes(4, "big")
+        md5 = hashlib.md5(content, usedforsecurity=False).digest()
+        same = blob.size == len(content) and blob.crc32c == _base64(crc32c)
+        if not same or blob.md5_hash not in (None, _base64(md5)):
+            raise ObjectConflictError
+
+    def _bucket(self) -> Any:
+        if not hasattr(self._local, "bucket"):
+            self._local.bucket = connect(self._settings).bucket(self._settings.bucket)
+        return self._local.bucket
+
+
+def connect(settings: StorageSettings) -> Any:
+    """Return a storage client; it reads STORAGE_EMULATOR_HOST itself; emulators ask for no identity."""
+    if settings.emulator:
+        return storage.Client(project="local", credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
+    return storage.Client()
+
+
+def object_name(identity: Sequence[str], name: str, content: bytes) -> str:
+    """Name a document: tenant, type, a hash of the whole identity, and a hash of the content.
+
+    The identity, not the operation's random id: after a restore the same request finds its own documents. The
+    content, so that an attempt under a later release, or after more invoices were recorded, cannot
+    collide with the document of an earlier one.
+    """
+    tenant, kind, _ = identity
+    who = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:32]
+    stem, _, suffix = name.rpartition(".")
+    return f"{tenant}/{kind}/{who}/{stem}-{hashlib.sha256(content).hexdigest()[:32]}.{suffix}"
+
+
+def _base64(digest: bytes) -> str:
+    return base64.b64encode(digest).decode()
