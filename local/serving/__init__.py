@@ -1,0 +1,1 @@
+"""What the embedded servers share: a journal, gRPC handlers, HTTP calls, a thread or process to run in."""
