@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shared.invoicing.context import Queries, Result, StepContext
+from shared.invoicing.context import Result, StepContext
 from shared.invoicing.storage import ObjectStore, StoredObject, object_name
 
 CONTENT_TYPES = {"pdf": "application/pdf", "csv": "text/csv; charset=utf-8"}
@@ -41,10 +41,10 @@ def store(ctx: StepContext, objects: ObjectStore, documents: Sequence[Document])
 
 
 def record(
-    tx: Queries, ctx: StepContext, documents: Sequence[Document], stored: Sequence[StoredObject], covers: int
+    ctx: StepContext, documents: Sequence[Document], stored: Sequence[StoredObject], covers: int
 ) -> dict[str, Any]:
     """Record stored documents, which cover so many invoices and credit notes, in the settling transaction."""
-    rows = tx.run(
+    rows = ctx.transaction().run(
         "record_artifacts",
         operation_id=ctx.operation_id,
         tenant=ctx.tenant,
@@ -61,8 +61,7 @@ def record(
 def read(ctx: StepContext, objects: ObjectStore) -> dict[str, bytes]:
     """Read back every document that this operation has recorded, by name, each checked by its SHA-256."""
     return {
-        name: objects.get(StoredObject(row.object, row.sha256, row.size_bytes))
-        for name, row in recorded(ctx).items()
+        name: objects.get(StoredObject(row.object, row.sha256, row.size_bytes)) for name, row in recorded(ctx).items()
     }
 
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
@@ -24,8 +23,8 @@ class Queries(Protocol):
 class StepContext(Protocol):
     """One attempt at one step.
 
-    `transaction()` opens the transaction in which the step is settled: rows written there commit together
-    with the step's completion, or not at all. `database` runs reads in statements of their own. `results`
+    `transaction()` opens, once, the transaction in which the step is settled: rows written there commit
+    together with the step's completion, or not at all. `database` runs reads in statements of their own. `results`
     holds the results of the steps that this one needs, by name. `accepted_at` is the database's time of
     acceptance.
     """
@@ -50,4 +49,4 @@ class StepContext(Protocol):
     def accepted_at(self) -> datetime: ...
     @property
     def database(self) -> Queries: ...
-    def transaction(self) -> AbstractContextManager[Queries]: ...
+    def transaction(self) -> Queries: ...

@@ -23,9 +23,7 @@ _EMAIL = re.compile(
     re.ASCII,
 )
 _UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}  # controls, lone surrogates, line and paragraph separators
-_BIDI_CONTROLS = set(
-    "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-)  # can make a line read otherwise
+_BIDI_CONTROLS = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # can make a line read otherwise
 _FIELD_NAME = re.compile(r"[a-z_]{1,40}", re.ASCII)
 _RULES = {
     "extra_forbidden": "is not a known field",

@@ -35,8 +35,7 @@ def generate_report(ctx: StepContext, objects: ObjectStore) -> Result:
     content, pages = report_pdf(ctx.tenant, report, invoices, ctx.accepted_at.astimezone(UTC).date())
     documents = [artifacts.Document(CSV, report_csv(invoices)), artifacts.Document(PDF, content, pages)]
     stored = artifacts.store(ctx, objects, documents)
-    with ctx.transaction() as tx:
-        return _result(artifacts.record(tx, ctx, documents, stored, covers=len(invoices)))
+    return _result(artifacts.record(ctx, documents, stored, covers=len(invoices)))
 
 
 def _invoices(ctx: StepContext, report: ReportInput) -> Sequence[Any]:

@@ -50,9 +50,7 @@ def listing(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[Fl
     cells = [[_cell(column, text, size) for column, text in zip(columns, row, strict=True)] for row in rows]
     head = [column.title for column in columns]
     widths = [column.width for column in columns]
-    table = LongTable(
-        [head, *cells], colWidths=widths, repeatRows=1, style=_style(columns, size), hAlign="LEFT"
-    )
+    table = LongTable([head, *cells], colWidths=widths, repeatRows=1, style=_style(columns, size), hAlign="LEFT")
     return [table]
 
 

@@ -76,9 +76,7 @@ def was_sent(settings: MailSettings, message_id: str) -> bool:
 def _connect(settings: MailSettings) -> smtplib.SMTP:
     if settings.security == "smtps":
         context = ssl.create_default_context()
-        server: smtplib.SMTP = smtplib.SMTP_SSL(
-            settings.host, settings.port, timeout=TIMEOUT, context=context
-        )
+        server: smtplib.SMTP = smtplib.SMTP_SSL(settings.host, settings.port, timeout=TIMEOUT, context=context)
     else:
         server = smtplib.SMTP(settings.host, settings.port, timeout=TIMEOUT)
     try:

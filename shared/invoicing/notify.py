@@ -41,8 +41,7 @@ def deliver(ctx: StepContext, settings: MailSettings, letter: Letter) -> Result:
     identifier = message_id((ctx.tenant, ctx.type, ctx.key), ctx.step, EFFECT, settings.sender)
     if not _sent_before(ctx, settings, identifier):
         _send(settings, compose(letter, identifier, settings.sender, ctx.accepted_at))
-    with ctx.transaction() as tx:
-        tx.run("record_notification", **_which(ctx), message_id=identifier)
+    ctx.transaction().run("record_notification", **_which(ctx), message_id=identifier)
     return {"message_id": identifier}
 
 

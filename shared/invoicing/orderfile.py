@@ -148,9 +148,7 @@ def _row(record: dict[str, str], place: str) -> Row | str:
         customer = str(_whole(record[column])) if record[column] else ""
     except (ValueError, DecimalException):
         return f"{place}: {column}"
-    return Row(
-        record["StockCode"], record["Description"], quantity, price, ordered_at, customer, record["Country"]
-    )
+    return Row(record["StockCode"], record["Description"], quantity, price, ordered_at, customer, record["Country"])
 
 
 def _number(text: str) -> Decimal:

@@ -24,11 +24,10 @@ def record_invoice(ctx: StepContext) -> Result:
     (or credited) the same order: an order is billed once, whatever key asks for it.
     """
     invoice = read(InvoiceInput, ctx.input)
-    with ctx.transaction() as tx:
-        row = tx.run("record_invoice", **_parameters(ctx, invoice))[0]
-        number = document_number(invoice.kind, row.number)
-        if row.operation_id != ctx.operation_id:
-            raise OrderAlreadyInvoicedError(f"this order has been invoiced already, as {number}")
+    row = ctx.transaction().run("record_invoice", **_parameters(ctx, invoice))[0]
+    number = document_number(invoice.kind, row.number)
+    if row.operation_id != ctx.operation_id:
+        raise OrderAlreadyInvoicedError(f"this order has been invoiced already, as {number}")
     return {
         "invoice_id": str(row.invoice_id),
         "number": number,

@@ -32,8 +32,7 @@ def render_invoice(ctx: StepContext, objects: ObjectStore) -> Result:
     content, pages = invoice_pdf(invoice, lines)
     documents = [artifacts.Document(NAME, content, pages)]
     stored = artifacts.store(ctx, objects, documents)
-    with ctx.transaction() as tx:
-        return artifacts.pdf_result(artifacts.record(tx, ctx, documents, stored, covers=1)[NAME])
+    return artifacts.pdf_result(artifacts.record(ctx, documents, stored, covers=1)[NAME])
 
 
 def recorded_invoice(ctx: StepContext) -> Any:

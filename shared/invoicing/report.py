@@ -96,9 +96,7 @@ def inert(text: str) -> str:
     return f"'{text}" if text.lstrip(" \u00a0").startswith(_FORMULA_STARTS) else text
 
 
-def report_pdf(
-    tenant: str, report: ReportInput, documents: Sequence[Any], made_on: date
-) -> tuple[bytes, int]:
+def report_pdf(tenant: str, report: ReportInput, documents: Sequence[Any], made_on: date) -> tuple[bytes, int]:
     """Draw the report, also one without documents; return the PDF and its number of pages."""
     invoiced = sum(d.total_pence for d in documents if d.kind == "invoice")
     credited = sum(d.total_pence for d in documents if d.kind == "credit_note")

@@ -59,6 +59,4 @@ def _report(account: str, year: int, month: int, email: str) -> dict[str, Any]:
 
 def _is_ascii(body: dict[str, Any]) -> bool:
     order = body["input"]
-    return order["customer"]["name"].isascii() and all(
-        line["description"].isascii() for line in order["lines"]
-    )
+    return order["customer"]["name"].isascii() and all(line["description"].isascii() for line in order["lines"])

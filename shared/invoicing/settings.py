@@ -59,9 +59,7 @@ class MailSettings:
             problems.append("SENT_LOG_URL must be an http or https URL")
         server = _server(environment.get("SMTP_URL", ""))
         if not server:
-            problems.append(
-                "SMTP_URL must be smtp://, smtp+starttls:// or smtps:// [user:password@]host[:port]"
-            )
+            problems.append("SMTP_URL must be smtp://, smtp+starttls:// or smtps:// [user:password@]host[:port]")
         if problems or not server:
             raise ConfigError(problems)
         return cls(*server[:3], sender, *server[3:], sent_log)

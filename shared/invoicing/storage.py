@@ -74,9 +74,7 @@ class ObjectStore:
     def get(self, stored: StoredObject) -> bytes:
         """Read a stored document; raises ObjectConflictError when its SHA-256 is not the recorded one."""
         try:
-            content: bytes = (
-                self._bucket().blob(stored.object).download_as_bytes(timeout=TIMEOUT, retry=RETRY)
-            )
+            content: bytes = self._bucket().blob(stored.object).download_as_bytes(timeout=TIMEOUT, retry=RETRY)
         except (api_errors.GoogleAPIError, auth_errors.GoogleAuthError, RequestException) as error:
             raise StorageUnavailableError(f"a document was not read ({type(error).__name__})") from None
         if hashlib.sha256(content).hexdigest() != stored.sha256:
