@@ -38,14 +38,14 @@ class TokenVerifier:
     `mode` "signature" verifies the signature with the certificates of `certs_url`. "platform" is for a
     function behind Cloud Run's own check, which verifies the signature and then removes it: every claim is
     still checked, but only IAM stands between a forged token and us (INFRA, Tokens). `clock_skew` seconds are
-    allowed either way. An empty `emails` means any verified account: the caller must then decide by
+    allowed either way. `emails` None means any verified account: the caller must then decide by
     `Claims.email`. One verifier may serve many threads.
     """
 
     def __init__(
         self,
         audience: str,
-        emails: frozenset[str],
+        emails: frozenset[str] | None,
         certs_url: str = GOOGLE_CERTIFICATES,
         mode: TokenMode = "signature",
         clock_skew: float = 10,
@@ -68,7 +68,7 @@ class TokenVerifier:
         if match is None:
             raise UnauthenticatedError("no bearer token")
         claims = self._check(self._payload(match[1]))
-        if self.emails and claims.email not in self.emails:
+        if self.emails is not None and claims.email not in self.emails:
             raise ForbiddenError("the token is of another account")
         return claims
 

@@ -1,0 +1,228 @@
+"""What the functions must know of their surroundings, read once at start.
+
+Document storage and mail have their own groups in `shared.invoicing.settings`; `load` reads them together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, model_validator
+
+from shared import ijson
+from shared.durations import duration
+from shared.errors import ConfigError, InvalidJsonError, InvalidRequestError
+from shared.pipeline import Pipeline
+from shared.request import check_tenant
+from shared.settings import EnvironmentSettings, load, on_cloud_run
+from shared.token_certificates import GOOGLE_CERTIFICATES
+
+if TYPE_CHECKING:
+    from shared.tokens import TokenVerifier
+
+__all__ = [
+    "ANONYMOUS",
+    "EVERY_TENANT",
+    "DatabaseSettings",
+    "IntakeSettings",
+    "ProjectSettings",
+    "PushSettings",
+    "check_timeouts",
+    "load",
+]
+
+ANONYMOUS = "anonymous"  # the caller without a token: on one's own machine only
+EVERY_TENANT = "*"
+
+_EMAIL = re.compile(r"[a-z0-9._+-]{1,64}@[a-z0-9-]{1,63}(?:\.[a-z0-9-]{1,63}){0,9}")
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_DATABASE_SCHEMES = frozenset({"postgresql", "postgres"})
+
+
+def _database_url(secret: SecretStr) -> SecretStr:
+    try:
+        parts = urlsplit(secret.get_secret_value())
+        usable = parts.scheme in _DATABASE_SCHEMES and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ValueError("is not a URL of a PostgreSQL database")
+    return secret
+
+
+def _email(text: str) -> str:
+    if not _EMAIL.fullmatch(text):
+        raise ValueError("is not an e-mail address in lower case")
+    return text
+
+
+def _emails(text: object) -> object:
+    return frozenset(_email(part.strip()) for part in text.split(",")) if isinstance(text, str) else text
+
+
+def _certs_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
+        raise ValueError("must be https, unless the server is on this machine")
+    return text
+
+
+def _token_mode(mode: str, info: ValidationInfo) -> str:
+    if mode == "platform" and not on_cloud_run(info):
+        raise ValueError("is platform, but nothing verifies signatures outside Cloud Run")
+    return mode
+
+
+def _from_json(text: object) -> object:
+    if not isinstance(text, str):
+        return text
+    try:
+        return ijson.parse(text.encode(), max_bytes=100_000)
+    except (InvalidJsonError, UnicodeEncodeError):
+        raise ValueError("is not JSON") from None
+
+
+def _callers(callers: Mapping[str, frozenset[str]], info: ValidationInfo) -> Mapping[str, frozenset[str]]:
+    if not callers:
+        raise ValueError("lets nobody in")
+    if ANONYMOUS in callers and on_cloud_run(info):
+        raise ValueError(f"has the caller {ANONYMOUS}, which is for one's own machine only")
+    for caller in callers.keys() - {ANONYMOUS}:
+        _email(caller)
+    for tenant in frozenset().union(*callers.values()) - {EVERY_TENANT}:
+        try:
+            check_tenant(tenant)
+        except InvalidRequestError as error:
+            raise ValueError(error.detail) from None
+    return callers
+
+
+_Duration = Annotated[timedelta, BeforeValidator(duration)]
+_Word = Annotated[str, Field(pattern=r"^\S{1,500}$")]
+
+
+class DatabaseSettings(EnvironmentSettings):
+    """Which PostgreSQL: a URL, or a Cloud SQL instance that is reached with IAM authentication.
+
+    `pool_size` connections an instance (INFRA, Connection budget). The timeouts end a statement, a wait for a
+    lock and an idle transaction, each well before the shortest lease (`check_timeouts`).
+    """
+
+    database_url: Annotated[SecretStr, AfterValidator(_database_url)] | None = Field(
+        None, description="postgresql://user:password@host:port/database"
+    )
+    instance_connection_name: str | None = Field(
+        None, pattern=r"^[a-z0-9.:-]+:[a-z0-9-]+:[a-z0-9-]+$", description="project:region:instance"
+    )
+    database_name: _Word | None = Field(None, description="the database's name in that instance")
+    database_user: _Word | None = Field(None, description="the service account's e-mail without .gserviceaccount.com")
+    pool_size: int = Field(2, ge=1, le=20, description="connections an instance, 2 by default")
+    statement_timeout: _Duration = Field(timedelta(seconds=15), description="a duration like 15s")
+    lock_timeout: _Duration = Field(timedelta(seconds=10), description="a duration like 10s")
+    idle_in_transaction_timeout: _Duration = Field(timedelta(seconds=15), description="a duration like 15s")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        instance = {
+            "INSTANCE_CONNECTION_NAME": self.instance_connection_name,
+            "DATABASE_NAME": self.database_name,
+            "DATABASE_USER": self.database_user,
+        }
+        missing = [name for name, value in instance.items() if value is None]
+        if self.database_url and len(missing) < len(instance):
+            raise ValueError(f"DATABASE_URL: is set beside {', '.join(instance.keys() - set(missing))}; set one way")
+        if not self.database_url and len(missing) == len(instance):
+            raise ValueError(f"DATABASE_URL: is not set; set it, or {', '.join(instance)} for Cloud SQL")
+        if not self.database_url and missing:
+            raise ValueError(f"{', '.join(missing)}: not set; Cloud SQL needs {', '.join(instance)}")
+        return self
+
+
+class ProjectSettings(EnvironmentSettings):
+    """Which Google Cloud project, and which pipeline file (the one beside `shared/` by default)."""
+
+    google_cloud_project: str = Field(
+        pattern=r"^[a-z][a-z0-9.:-]{2,60}[a-z0-9]$", description="the project's id, or any like it for a local stack"
+    )
+    pipeline_file: Path = Field(
+        Path(__file__).resolve().parent.parent / "pipeline.yaml", description="the path of a pipeline file"
+    )
+
+    def pipeline(self) -> Pipeline:
+        """Read the pipeline file; raises PipelineError, a ConfigError."""
+        return Pipeline.load(self.pipeline_file)
+
+
+class _TokenSettings(EnvironmentSettings):
+    token_certs_url: Annotated[str, AfterValidator(_certs_url)] = Field(
+        GOOGLE_CERTIFICATES, description="where the certificates of tokens are; Google's by default"
+    )
+    token_mode: Annotated[Literal["signature", "platform"], AfterValidator(_token_mode)] = Field(
+        "signature", description="signature, or platform behind Cloud Run's own check"
+    )
+
+
+class PushSettings(_TokenSettings):
+    """Whose pushes, tasks and schedules a function accepts: `push_account` may be several, with commas."""
+
+    push_audience: _Word = Field(description="the audience of the tokens, usually the function's URL")
+    push_account: Annotated[frozenset[str], BeforeValidator(_emails)] = Field(
+        description="the e-mail of the service account that calls this function, or several with commas"
+    )
+
+    def verifier(self) -> TokenVerifier:
+        """Make the verifier of these tokens."""
+        from shared.tokens import TokenVerifier
+
+        return TokenVerifier(self.push_audience, self.push_account, self.token_certs_url, self.token_mode)
+
+
+class IntakeSettings(_TokenSettings):
+    """Who may ask for operations, and for which tenants.
+
+    `callers` maps a verified e-mail to its tenants, of which `*` is every one. The caller `anonymous` needs no
+    token and is refused on Cloud Run.
+    """
+
+    callers: Annotated[Mapping[str, frozenset[str]], BeforeValidator(_from_json), AfterValidator(_callers)] = Field(
+        description='JSON like {"app@project.iam.gserviceaccount.com": ["shop"]}'
+    )
+    intake_audience: _Word | None = Field(None, description="the audience of the callers' tokens")
+
+    @model_validator(mode="after")
+    def _audience_for_tokens(self) -> Self:
+        if self.intake_audience is None and self.callers.keys() != {ANONYMOUS}:
+            raise ValueError("INTAKE_AUDIENCE: is not set; set it to the audience of the callers' tokens")
+        return self
+
+    def allows(self, caller: str, tenant: str) -> bool:
+        """Whether a caller (a verified e-mail, or `anonymous`) may use a tenant."""
+        tenants = self.callers.get(caller, frozenset())
+        return tenant in tenants or EVERY_TENANT in tenants
+
+    def verifier(self) -> TokenVerifier | None:
+        """Make the verifier of the callers' tokens; None when only `anonymous` may call.
+
+        It accepts the accounts in `callers` alone.
+        """
+        from shared.tokens import TokenVerifier
+
+        if self.intake_audience is None:
+            return None
+        accounts = frozenset(self.callers.keys() - {ANONYMOUS})
+        return TokenVerifier(self.intake_audience, accounts, self.token_certs_url, self.token_mode)
+
+
+def check_timeouts(database: DatabaseSettings, pipeline: Pipeline) -> None:
+    """Raise ConfigError unless every database timeout ends before the shortest lease (DESIGN §5)."""
+    shortest = min(step.lease for step in pipeline.steps)
+    names = ("statement_timeout", "lock_timeout", "idle_in_transaction_timeout")
+    late = [name.upper() for name in names if getattr(database, name) >= shortest]
+    if late:
+        lease = f"{shortest.total_seconds():g}s"
+        raise ConfigError([f"{name}: must be shorter than the shortest lease, {lease}" for name in late])

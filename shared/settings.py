@@ -1,0 +1,91 @@
+"""Reading groups of settings from an environment, with every problem of every group told at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Protocol, Self, TypeVar, overload
+
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo
+
+from shared.errors import ConfigError
+
+
+class Settings(Protocol):
+    """A group of settings."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """Read the group; raises ConfigError with every problem of it."""
+        ...
+
+
+class EnvironmentSettings(BaseModel):
+    """A group whose fields are the variables of their names in capitals; an empty variable is not set.
+
+    A field's description says what to set it to. Input values are in no error and no repr.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """Read the group; raises ConfigError with every problem of it."""
+        values = {name: environment.get(name.upper(), "").strip() for name in cls.model_fields}
+        given = {name: value for name, value in values.items() if value}
+        try:
+            return cls.model_validate(given, context={"K_SERVICE": environment.get("K_SERVICE", "")})
+        except ValidationError as error:
+            found = error.errors(include_input=False, include_url=False)
+            raise ConfigError(list(dict.fromkeys(_problem(cls, item) for item in found))) from None
+
+
+A = TypeVar("A", bound=Settings)
+B = TypeVar("B", bound=Settings)
+C = TypeVar("C", bound=Settings)
+D = TypeVar("D", bound=Settings)
+
+
+@overload
+def load(a: type[A], /, *, env: Mapping[str, str] = ...) -> tuple[A]: ...
+@overload
+def load(a: type[A], b: type[B], /, *, env: Mapping[str, str] = ...) -> tuple[A, B]: ...
+@overload
+def load(a: type[A], b: type[B], c: type[C], /, *, env: Mapping[str, str] = ...) -> tuple[A, B, C]: ...
+@overload
+def load(a: type[A], b: type[B], c: type[C], d: type[D], /, *, env: Mapping[str, str] = ...) -> tuple[A, B, C, D]: ...
+@overload
+def load(*groups: type[Settings], env: Mapping[str, str] = ...) -> tuple[Settings, ...]: ...
+
+
+def load(*groups: type[Settings], env: Mapping[str, str] = os.environ) -> tuple[Settings, ...]:
+    """Read several groups of settings, in their order.
+
+    Raises ConfigError that lists the problems of all of them, each with what to do.
+    """
+    read: list[Settings] = []
+    problems: list[str] = []
+    for group in groups:
+        try:
+            read.append(group.from_environment(env))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    return tuple(read)
+
+
+def on_cloud_run(info: ValidationInfo) -> bool:
+    """Whether the settings being validated are those of a deployed function, which has K_SERVICE."""
+    source: Mapping[str, str] = os.environ if info.context is None else info.context
+    return bool(source.get("K_SERVICE"))
+
+
+def _problem(group: type[BaseModel], item: Mapping[str, Any]) -> str:
+    """Write one of pydantic's findings as `VARIABLE: what is wrong; what to set it to`."""
+    own = item["type"] == "value_error"
+    if own and not item["loc"]:
+        return str(item["ctx"]["error"])
+    name = str(item["loc"][0])
+    wrong = "is not set" if item["type"] == "missing" else item["ctx"]["error"] if own else item["msg"]
+    return f"{name.upper()}: {wrong}; set it to {group.model_fields[name].description}"
