@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
@@ -45,10 +46,10 @@ class Postgres:
     process dies on Linux.
     """
 
-    def __init__(self, data: Path, port: int = 0, **settings: str) -> None:
+    def __init__(self, data: Path, port: int = 0, settings: Mapping[str, str] | None = None) -> None:
         self.data = data
         self.port = port or free_port()
-        self._settings = SETTINGS | settings
+        self._settings = {**SETTINGS, **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._user = UNPRIVILEGED if os.geteuid() == 0 else None
         self._binaries: Path | None = None
@@ -84,7 +85,12 @@ class Postgres:
         command = [self.binary("postgres"), "-D", str(self.data / "db"), "-p", str(self.port)]
         command += ["-k", "", *options]
         self._process = subprocess.Popen(
-            command, stdout=log, stderr=log, user=self._user, start_new_session=True, cwd="/",
+            command,
+            stdout=log,
+            stderr=log,
+            user=self._user,
+            start_new_session=True,
+            cwd="/",
             preexec_fn=_die_with_parent if sys.platform == "linux" else None,
         )
         log.close()
@@ -128,9 +134,22 @@ class Postgres:
             shutil.chown(database, self._user)
             self.data.chmod(0o755)
         subprocess.run(
-            [self.binary("initdb"), "-D", str(database), "-U", "postgres", "--auth=trust", "--encoding=UTF8",
-             "--locale=C.UTF-8", "--no-instructions", "--no-sync"],
-            check=True, stdout=subprocess.DEVNULL, user=self._user, cwd="/",
+            [
+                self.binary("initdb"),
+                "-D",
+                str(database),
+                "-U",
+                "postgres",
+                "--auth=trust",
+                "--encoding=UTF8",
+                "--locale=C.UTF-8",
+                "--no-instructions",
+                "--no-sync",
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            user=self._user,
+            cwd="/",
         )
 
     def _wait_until_ready(self) -> None:
@@ -160,8 +179,14 @@ def _packaged_binaries() -> Path:
 def _readable_by(path: Path, user: str) -> bool:
     """Whether another user may execute the file, judged by running it as that user."""
     try:
-        done = subprocess.run([str(path), "--version"], user=user, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL, check=False, cwd="/")
+        done = subprocess.run(
+            [str(path), "--version"],
+            user=user,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            cwd="/",
+        )
     except PermissionError:
         return False
     return done.returncode == 0
@@ -169,7 +194,7 @@ def _readable_by(path: Path, user: str) -> bool:
 
 def _die_with_parent() -> None:
     """Ask Linux for SIGINT when the starting process dies, so that no server outlives its stack."""
-    import ctypes  # noqa: PLC0415 - in the child only
+    import ctypes
 
     ctypes.CDLL(None).prctl(1, signal.SIGINT)  # PR_SET_PDEATHSIG
 
@@ -178,4 +203,4 @@ def temporary(**settings: str) -> tuple[Postgres, Path]:
     """Return a server in a fresh temporary folder, and that folder, which the caller removes."""
     folder = Path(tempfile.mkdtemp(prefix="echoproof-pg-"))
     folder.chmod(0o755)
-    return Postgres(folder, **settings), folder
+    return Postgres(folder, settings=settings), folder

@@ -10,9 +10,11 @@ import contextlib
 import socket
 import time
 from collections import namedtuple
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, Protocol, Self, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import pg8000.native
 from pg8000.exceptions import DatabaseError, InterfaceError
@@ -24,12 +26,21 @@ from shared.database_errors import ConnectionLostError, SerializationError, tran
 from shared.errors import UnavailableError
 
 T = TypeVar("T")
+Connect = Callable[[], Any]  # opens one pg8000 connection
 Row = Any  # a named tuple whose fields are the statement's columns
 
 RETRIES = 5  # attempts at a statement or transaction that lost a serialization conflict or deadlock
 RECYCLE = 1800  # seconds; Cloud SQL's client certificates live for an hour
 TRUST_IDLE = 5.0  # seconds after which an idle connection is asked whether it lives before it is used
 CHECKOUT_TIMEOUT = 5.0  # seconds to wait for a connection before the caller is told to come back
+SOCKET_MARGIN = 5.0  # seconds that the socket waits longer than the server would
+TIMEOUTS = MappingProxyType(
+    {  # shorter than any lease (60 s), longer than any statement of ours
+        "statement_timeout": timedelta(seconds=15),
+        "lock_timeout": timedelta(seconds=10),
+        "idle_in_transaction_session_timeout": timedelta(seconds=15),
+    }
+)
 LOST = (
     InterfaceError,
     OSError,
@@ -42,7 +53,7 @@ LOST = (
 class Runner(Protocol):
     """What runs a named query: the database (a transaction each) or a transaction."""
 
-    def run(self, name: str, /, **params: object) -> list[Row]:
+    def run(self, name: str, /, **params: Any) -> list[Row]:
         """Run one named query and return its rows."""
         ...
 
@@ -58,7 +69,7 @@ class Connection:
         with contextlib.suppress(OSError, AttributeError):
             raw._usock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def run(self, name: str, /, **params: object) -> list[Row]:
+    def run(self, name: str, /, **params: Any) -> list[Row]:
         """Run a named query; raises the errors of `shared.database_errors`."""
         with self._translated():
             statement, row = self._prepared.get(name) or self._prepare(name)
@@ -79,7 +90,7 @@ class Connection:
     def _prepare(self, name: str) -> tuple[pg8000.native.PreparedStatement, Callable[..., Row]]:
         statement = pg8000.native.PreparedStatement(self.raw, queries.load()[name].sql)
         columns = [column["name"] for column in statement.cols or ()]
-        prepared = (statement, namedtuple(name, columns, rename=True) if columns else tuple)  # type: ignore[misc]
+        prepared = (statement, namedtuple(name, columns, rename=True) if columns else tuple)
         self._prepared[name] = prepared
         return prepared
 
@@ -101,12 +112,21 @@ class Connection:
 
 
 class Transaction:
-    """An open transaction on one connection."""
+    """An open transaction on one connection.
+
+    As a context manager it only marks the block that uses it: whoever opened the transaction ends it.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    def run(self, name: str, /, **params: object) -> list[Row]:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def run(self, name: str, /, **params: Any) -> list[Row]:
         """Run a named query inside this transaction."""
         return self.connection.run(name, **params)
 
@@ -119,8 +139,9 @@ class Database:
     """
 
     def __init__(self, connect: Callable[[], Any], size: int = 2, timeout: float = CHECKOUT_TIMEOUT) -> None:
+        create: Any = lambda: Connection(connect())  # noqa: E731 - the pool asks for no more than close()
         self._pool = QueuePool(
-            lambda: Connection(connect()),
+            create,
             pool_size=size,
             max_overflow=0,
             timeout=timeout,
@@ -128,15 +149,13 @@ class Database:
             reset_on_return=None,
         )
 
-    def run(self, name: str, /, *, repeat_if_lost: bool = False, **params: object) -> list[Row]:
+    def run(self, name: str, /, *, repeat_if_lost: bool = False, **params: Any) -> list[Row]:
         """Run one named query as its own transaction, in one round trip.
 
         `repeat_if_lost` runs it again on another connection when the first died under it; only for statements
         that find their own earlier work. Raises UnavailableError when the database cannot be reached.
         """
-        return self._repeated(
-            lambda connection: connection.run(name, **params), repeat_if_lost=repeat_if_lost
-        )
+        return self._repeated(lambda connection: connection.run(name, **params), repeat_if_lost=repeat_if_lost)
 
     def in_transaction(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` in a transaction and commit it; on a serialization failure all of it runs again."""
@@ -216,23 +235,15 @@ def _transaction(connection: Connection) -> Iterator[Transaction]:
         raise
 
 
-def connector(
-    url: str, *, application: str = "echoproof", statement_timeout: float = 15, **startup: str
-) -> Callable[[], Any]:
+def connector(url: str, *, application: str = "echoproof", timeouts: Mapping[str, timedelta] = TIMEOUTS) -> Connect:
     """Return a function that opens one connection to a `postgresql://` URL.
 
-    Statement, lock and idle-in-transaction timeouts (seconds) are set on each, shorter than any lease, so that no
-    statement of a holder outlives its lease.
+    Statement, lock and idle-in-transaction timeouts are set on each, shorter than any lease, so that no statement
+    of a holder outlives its lease.
     """
     parts = urlsplit(url)
-    timeout_ms = str(int(statement_timeout * 1000))
-    parameters = {
-        "statement_timeout": timeout_ms,
-        "lock_timeout": timeout_ms,
-        "idle_in_transaction_session_timeout": timeout_ms,
-        **startup,
-    }
-    options = dict(parse_qsl(parts.query))
+    startup = {name: str(int(timeout.total_seconds() * 1000)) for name, timeout in timeouts.items()}
+    longest = max(timeout.total_seconds() for timeout in timeouts.values())
 
     def connect() -> Any:
         return pg8000.native.Connection(
@@ -241,9 +252,9 @@ def connector(
             port=parts.port or 5432,
             database=unquote(parts.path.lstrip("/")) or "postgres",
             password=unquote(parts.password) if parts.password else None,
-            application_name=options.get("application_name", application),
-            timeout=statement_timeout + 5,
-            startup_params=parameters,
+            application_name=application,
+            timeout=longest + SOCKET_MARGIN,
+            startup_params=startup,
         )
 
     return connect

@@ -17,7 +17,7 @@ WITH accepted AS (
     RETURNING id, accepted_at, not_before
 ), planned AS (
     INSERT INTO steps (operation_id, step, needs, needs_left, state, dispatch, available_at)
-    SELECT operation.id, plan.step, string_to_array(plan.needs, ',', ''), plan.needs_left,
+    SELECT operation.id, plan.step, string_to_array(plan.needs, ','), plan.needs_left,
         CASE WHEN plan.needs_left = 0 THEN 'queued' ELSE 'waiting' END,
         CASE WHEN plan.needs_left = 0 THEN 1 ELSE 0 END,
         CASE WHEN plan.needs_left = 0 THEN greatest(now(), operation.not_before) END

@@ -1,0 +1,104 @@
+"""What a handler sees of its attempt: the operation, the results before it, and the transaction that completes it."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from shared import steps
+from shared.database import Database, Transaction
+from shared.errors import EchoproofError, LeaseLostError
+
+
+class SettlingTransactionError(EchoproofError):
+    """The step's settling transaction is already open."""
+
+
+class StepContext:
+    """One attempt of a step, handed to its handler.
+
+    `transaction()` opens the transaction in which the step will be settled: business rows written there commit
+    with the step's completion or not at all.
+    """
+
+    def __init__(self, claim: steps.Claim, database: Database) -> None:
+        self._claim = claim
+        self.database = database
+        self.cancelled = False
+        self.lost = False
+        self._open = contextlib.ExitStack()
+        self.settling: Transaction | None = None
+
+    @property
+    def operation_id(self) -> UUID:
+        """UUIDv7 of the operation."""
+        return self._claim.operation_id
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that asked for the operation."""
+        return self._claim.tenant
+
+    @property
+    def type(self) -> str:
+        """Operation type."""
+        return self._claim.policy.type
+
+    @property
+    def key(self) -> str:
+        """The caller's idempotency key."""
+        return self._claim.key
+
+    @property
+    def step(self) -> str:
+        """Name of this step."""
+        return self._claim.policy.name
+
+    @property
+    def attempt(self) -> int:
+        """Number of this run; the first is 1 and no number is used twice."""
+        return self._claim.attempt
+
+    @property
+    def input(self) -> dict[str, Any]:
+        """The operation's input."""
+        return self._claim.input
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """Results of the steps that this one needs, by step name."""
+        return dict(self._claim.results)
+
+    @property
+    def accepted_at(self) -> datetime:
+        """When the operation was accepted, by the database's clock."""
+        return self._claim.accepted_at
+
+    def transaction(self) -> Transaction:
+        """Open the settling transaction; it commits when the handler returns and rolls back when it raises.
+
+        Holds the step's row lock, so call out to nothing from here on. Raises LeaseLostError when this attempt no
+        longer holds the step, SettlingTransactionError at a second call.
+        """
+        if self.settling is not None:
+            raise SettlingTransactionError
+        transaction = self._open.enter_context(self.database.transaction())
+        self.settling = transaction
+        steps.hold(transaction, self._claim)
+        return transaction
+
+    def check(self) -> None:
+        """Raise LeaseLostError when the heartbeat found that this attempt no longer holds the step."""
+        if self.lost:
+            raise LeaseLostError
+
+    def close(self, error: BaseException | None) -> None:
+        """End the settling transaction: commit it, or roll it back for an error."""
+        if error is None:
+            self._open.close()
+        else:
+            with contextlib.suppress(type(error)):
+                self._open.__exit__(type(error), error, error.__traceback__)
+        self.settling = None

@@ -1,0 +1,200 @@
+"""A step's state: claim it for one message, hold it by a lease, settle it under its fence.
+
+Every write here is guarded and says whether it landed. A message is only an invitation: what may start is decided
+by the step's row, and an expired lease is moved by reconcile alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from shared import ijson
+from shared.database import Database, Runner
+from shared.errors import InvalidJsonError, LeaseLostError, sanitise
+from shared.outbox import WRITER_LEASE
+from shared.pipeline import Step
+from shared.publisher import Dispatch
+
+MAX_RESULT_BYTES = 262_144  # a result is read by the steps that need it and shown in status; files go to storage
+MAX_ERROR = 2000  # characters of error text kept
+
+
+class Refusal(StrEnum):
+    """Why a message may not start its step; each is acknowledged, because something else owns the step."""
+
+    DONE = "done"
+    BUSY = "busy"
+    STALE = "stale"
+    EARLY = "early"
+    EXHAUSTED = "exhausted"
+    CANCELLED = "cancelled"
+    PRUNED = "pruned"
+    UNKNOWN = "unknown"
+
+
+class Outcome(StrEnum):
+    """How an attempt that did not succeed ends."""
+
+    RETRY = "retry"
+    WAIT = "wait"
+    FAILED = "failed"
+    UNRESOLVED = "unresolved"
+
+
+@dataclass(frozen=True)
+class NotClaimed:
+    """A message that starts nothing, and the recorded result when the step is done."""
+
+    refusal: Refusal
+    result: Any = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One attempt's hold on a step: what it works on, and the fence that every write of it must match."""
+
+    operation_id: UUID
+    policy: Step
+    traceparent: str | None
+    attempt: int
+    fence: int
+    failures: int
+    waits: int
+    generation: int
+    tenant: str
+    key: str
+    input: dict[str, Any]
+    accepted_at: datetime
+    deadline: datetime | None
+    results: Mapping[str, Any]
+
+    @property
+    def guard(self) -> dict[str, Any]:
+        """The parameters that every fenced statement takes."""
+        return {"operation_id": self.operation_id, "step": self.policy.name, "fence": self.fence}
+
+
+def claim(database: Database, policy: Step, message: Dispatch) -> Claim | NotClaimed:
+    """Start the step for this message if it may, in a transaction of its own.
+
+    The attempt is counted before it runs, so a process that always dies is bounded. Otherwise the answer says
+    what owns the step; a step whose budget or deadline is spent, or that was cancelled, is ended here.
+    """
+    which: dict[str, Any] = {
+        "operation_id": message.operation_id,
+        "step": message.step,
+        "type": message.type,
+        "dispatch": message.dispatch,
+        "attempts": policy.attempts,
+    }
+    rows = database.run("claim_step", lease=policy.lease.total_seconds(), **which)
+    if rows:
+        row = rows[0]._asdict()
+        return Claim(message.operation_id, policy, message.traceparent, results=row.pop("results") or {}, **row)
+    refused = database.run("refuse_step", **which)
+    if refused:
+        return NotClaimed(Refusal(refused[0].state))
+    return explain(database, message)
+
+
+def explain(database: Database, message: Dispatch) -> NotClaimed:
+    """Say why a message may not start its step."""
+    row = database.run("explain_claim", operation_id=message.operation_id, step=message.step)[0]
+    if not row.known:
+        return NotClaimed(Refusal.UNKNOWN)
+    if row.type is None:
+        return NotClaimed(Refusal.PRUNED)
+    if row.state is None or row.type != message.type:
+        return NotClaimed(Refusal.UNKNOWN)
+    if row.state == "running":
+        return NotClaimed(Refusal.BUSY)
+    if row.state == "queued":
+        return NotClaimed(Refusal.EARLY if row.dispatch == message.dispatch and row.early else Refusal.STALE)
+    return NotClaimed(Refusal.DONE, row.result)
+
+
+def extend(database: Database, held: Claim, margin: timedelta) -> bool:
+    """Heartbeat: extend the lease, never past the attempt's timeout and margin; return whether a cancel was asked for.
+
+    Raises LeaseLostError when the fence no longer holds the step.
+    """
+    rows = database.run(
+        "extend_lease",
+        lease=held.policy.lease.total_seconds(),
+        longest=(held.policy.timeout + margin).total_seconds(),
+        **held.guard,
+    )
+    if not rows:
+        raise LeaseLostError
+    return bool(rows[0].cancelled)
+
+
+def hold(runner: Runner, held: Claim) -> None:
+    """Lock the step's row for the rest of the transaction; raises LeaseLostError when the fence no longer holds it."""
+    if not runner.run("hold_step", **held.guard):
+        raise LeaseLostError
+
+
+def succeed(runner: Runner, held: Claim, result: Any) -> list[Dispatch]:
+    """Complete the step and return the dispatches of the steps that this made due.
+
+    Raises LeaseLostError when the fence no longer holds the step (the caller's transaction must then roll back),
+    InvalidJsonError for a result that cannot be stored.
+    """
+    rows = runner.run(
+        "settle_succeeded",
+        result=_stored(result),
+        type=held.policy.type,
+        writer_lease=WRITER_LEASE,
+        traceparent=held.traceparent,
+        **held.guard,
+    )
+    if not rows:
+        raise LeaseLostError
+    return [
+        Dispatch(held.operation_id, held.policy.type, row.step, row.dispatch, held.traceparent)
+        for row in rows
+        if row.step is not None
+    ]
+
+
+def fail(
+    runner: Runner, held: Claim, outcome: Outcome, kind: str, text: str, delay: timedelta
+) -> tuple[str, list[Dispatch]]:
+    """End an attempt that did not succeed and return the step's new state and what is due at once.
+
+    A retry is charged to the budget, a wait is refunded and bounded by the step's maximum of waits; beyond either
+    the step is exhausted. Raises LeaseLostError when the fence no longer holds the step.
+    """
+    rows = runner.run(
+        "settle_failed",
+        outcome=outcome.value,
+        error_kind=sanitise(kind, 100),
+        error=sanitise(text, MAX_ERROR),
+        delay=delay.total_seconds(),
+        attempts=held.policy.attempts,
+        max_waits=held.policy.max_waits,
+        type=held.policy.type,
+        writer_lease=WRITER_LEASE,
+        traceparent=held.traceparent,
+        **held.guard,
+    )
+    if not rows:
+        raise LeaseLostError
+    row = rows[0]
+    again = Dispatch(held.operation_id, held.policy.type, held.policy.name, row.dispatch, held.traceparent)
+    return row.state, [again] if row.state == "queued" and row.due else []
+
+
+def _stored(result: Any) -> str | None:
+    if result is None:
+        return None
+    text = ijson.canonical(result)
+    if len(text) > MAX_RESULT_BYTES:
+        raise InvalidJsonError(f"a result has at most {MAX_RESULT_BYTES} bytes; put files into storage")
+    return text.decode()
