@@ -103,9 +103,6 @@ class ConfigError(EchoproofError):
         super().__init__("\n".join([self.default_message() + ":", *(f"  {problem}" for problem in problems)]))
         self.problems = list(problems)
 
-    def __reduce__(self) -> tuple[type[ConfigError], tuple[list[str]]]:
-        return type(self), (self.problems,)
-
 
 class InvalidJsonError(PermanentError):
     """The text is not I-JSON.
@@ -118,9 +115,6 @@ class InvalidJsonError(PermanentError):
         super().__init__(f"{pointer}: {detail}" if pointer else detail)
         self.detail = detail or self.default_message()
         self.pointer = pointer
-
-    def __reduce__(self) -> tuple[type[InvalidJsonError], tuple[str, str]]:
-        return type(self), (self.detail, self.pointer)
 
 
 class JsonTooLargeError(InvalidJsonError):
@@ -140,9 +134,6 @@ class InvalidRequestError(PermanentError):
         self.detail = detail
         self.pointer = pointer
 
-    def __reduce__(self) -> tuple[type[InvalidRequestError], tuple[str, str, str]]:
-        return type(self), (self.slug, self.detail, self.pointer)
-
 
 class MalformedMessageError(PermanentError):
     """A delivered message cannot be read as one of ours.
@@ -157,9 +148,6 @@ class MalformedMessageError(PermanentError):
         self.delivery = delivery
         self.digest = digest
         self.excerpt = excerpt
-
-    def __reduce__(self) -> tuple[type[MalformedMessageError], tuple[str, Delivery, str, str]]:
-        return type(self), (self.reason, self.delivery, self.digest, self.excerpt)
 
 
 class UnauthenticatedError(PermanentError):
