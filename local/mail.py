@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import signal
 import sys
 import threading
@@ -150,7 +151,7 @@ def _abort(sessions: Iterable[SMTP]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the sink until SIGTERM or SIGINT; one line on stdout when it is ready."""
+    """Run the sink until SIGTERM or SIGINT; one line of JSON with its URLs when it is ready."""
     parser = argparse.ArgumentParser(prog="python -m local.mail", description="A mail server that keeps everything.")
     parser.add_argument("--smtp-port", type=int, default=0, help="0 takes a free port")
     parser.add_argument("--http-port", type=int, default=0, help="0 takes a free port")
@@ -161,7 +162,8 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, lambda *_: stop.set())
     try:
         with MailSink(options.data, options.smtp_port, options.http_port) as sink:
-            sys.stdout.write(f"ready smtp={sink.smtp_url} http={sink.sent_log_url}\n")
+            ready = {"smtp": sink.smtp_url, "sent_log": sink.sent_log_url}
+            sys.stdout.write(json.dumps(ready) + "\n")
             sys.stdout.flush()
             stop.wait()
     except OSError as error:

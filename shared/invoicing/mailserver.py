@@ -60,7 +60,7 @@ def was_sent(settings: MailSettings, message_id: str) -> bool:
     Only the log's own answer counts as absence: a 404 whose JSON says that it was received zero times; any
     other 404 may be a wrong URL. Raises SentLogUnavailableError for everything else.
     """
-    url = f"{(settings.sent_log or '').rstrip('/')}/messages/{quote(message_id, safe='')}"
+    url = f"{settings.sent_log_url}/messages/{quote(message_id, safe='')}"
     try:
         answer = requests.get(url, timeout=LOOKUP_TIMEOUT, allow_redirects=False)
         received = answer.json().get("received")
@@ -74,16 +74,17 @@ def was_sent(settings: MailSettings, message_id: str) -> bool:
 
 
 def _connect(settings: MailSettings) -> smtplib.SMTP:
-    if settings.security == "smtps":
+    security, host, port, user, password = settings.server()
+    if security == "smtps":
         context = ssl.create_default_context()
-        server: smtplib.SMTP = smtplib.SMTP_SSL(settings.host, settings.port, timeout=TIMEOUT, context=context)
+        server: smtplib.SMTP = smtplib.SMTP_SSL(host, port, timeout=TIMEOUT, context=context)
     else:
-        server = smtplib.SMTP(settings.host, settings.port, timeout=TIMEOUT)
+        server = smtplib.SMTP(host, port, timeout=TIMEOUT)
     try:
-        if settings.security == "smtp+starttls":
+        if security == "smtp+starttls":
             server.starttls(context=ssl.create_default_context())
-        if settings.user:
-            server.login(settings.user, settings.password or "")
+        if user:
+            server.login(user, password or "")
     except BaseException:
         server.close()
         raise

@@ -38,9 +38,9 @@ def deliver(ctx: StepContext, settings: MailSettings, letter: Letter) -> Result:
     Message-ID before it sends. Raises Unresolved when a message may have been sent and there is no sent log
     to ask, and what `send` and `was_sent` raise: both are safe to repeat, as the next attempt asks again.
     """
-    identifier = message_id((ctx.tenant, ctx.type, ctx.key), ctx.step, EFFECT, settings.sender)
+    identifier = message_id((ctx.tenant, ctx.type, ctx.key), ctx.step, EFFECT, settings.mail_from)
     if not _sent_before(ctx, settings, identifier):
-        _send(settings, compose(letter, identifier, settings.sender, ctx.accepted_at))
+        _send(settings, compose(letter, identifier, settings.mail_from, ctx.accepted_at))
     ctx.transaction().run("record_notification", **_which(ctx), message_id=identifier)
     return {"message_id": identifier}
 
@@ -48,7 +48,7 @@ def deliver(ctx: StepContext, settings: MailSettings, letter: Letter) -> Result:
 def _sent_before(ctx: StepContext, settings: MailSettings, identifier: str) -> bool:
     if ctx.attempt == 1:
         return False
-    if not settings.sent_log:
+    if not settings.sent_log_url:
         raise Unresolved("an earlier attempt may have sent the e-mail, and no sent log is configured to ask")
     return was_sent(settings, identifier)
 
@@ -57,7 +57,7 @@ def _send(settings: MailSettings, mail: Mail) -> None:
     try:
         send(settings, mail)
     except MailOutcomeUnknownError as error:
-        if settings.sent_log:
+        if settings.sent_log_url:
             raise
         raise Unresolved(f"{error}, and no sent log is configured to ask") from None
 

@@ -1,78 +1,84 @@
-"""What the document and e-mail steps need to know of their surroundings, read once from the environment."""
+"""What the document and e-mail steps need to know of their surroundings."""
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from shared.errors import ConfigError
+from pydantic import AfterValidator, Field, SecretStr
+
+from shared.settings import EnvironmentSettings
 from shared.invoicing.fields import is_email
 
 DEFAULT_PORTS = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class StorageSettings:
-    """Where documents are kept; `emulator` is the base URL of a local server, or None for Cloud Storage."""
-
-    bucket: str
-    emulator: str | None = None
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> StorageSettings:
-        """Read ARTIFACTS_BUCKET and STORAGE_EMULATOR_HOST; raises ConfigError."""
-        bucket = environment.get("ARTIFACTS_BUCKET", "")
-        if not _BUCKET.fullmatch(bucket):
-            raise ConfigError(["ARTIFACTS_BUCKET must be the name of a Cloud Storage bucket"])
-        return cls(bucket, environment.get("STORAGE_EMULATOR_HOST") or None)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class MailSettings:
-    """How e-mail is sent: over which server, from whom, and where it can be looked up.
-
-    `security` is "smtp" (plain text), "smtp+starttls" or "smtps". `sent_log` answers whether a Message-ID was
-    accepted (docs/orders.md); without one, a second attempt cannot know and becomes unresolved.
-    """
+class MailServer(NamedTuple):
+    """A mail server's address; `security` is "smtp" (plain text), "smtp+starttls" or "smtps"."""
 
     security: str
     host: str
     port: int
-    sender: str
-    user: str | None = None
-    password: str | None = None
-    sent_log: str | None = None
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> MailSettings:
-        """Read SMTP_URL, MAIL_FROM and SENT_LOG_URL; raises ConfigError that lists every problem."""
-        sender = environment.get("MAIL_FROM", "")
-        sent_log = environment.get("SENT_LOG_URL") or None
-        problems = []
-        if not is_email(sender):
-            problems.append("MAIL_FROM must be the e-mail address that mail is sent from")
-        if sent_log and urlsplit(sent_log).scheme not in ("http", "https"):
-            problems.append("SENT_LOG_URL must be an http or https URL")
-        server = _server(environment.get("SMTP_URL", ""))
-        if not server:
-            problems.append("SMTP_URL must be smtp://, smtp+starttls:// or smtps:// [user:password@]host[:port]")
-        if problems or not server:
-            raise ConfigError(problems)
-        return cls(*server[:3], sender, *server[3:], sent_log)
+    user: str | None
+    password: str | None
 
 
-def _server(url: str) -> tuple[str, str, int, str | None, str | None] | None:
-    """Read (security, host, port, user, password), or None when the URL is not one of a mail server."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port or DEFAULT_PORTS[parts.scheme]
-    except (ValueError, KeyError):
-        return None
-    if not parts.hostname:
-        return None
+def _mail_server(url: str) -> MailServer:
+    parts = urlsplit(url)
+    if parts.scheme not in DEFAULT_PORTS or not parts.hostname or parts.port == 0:
+        raise ValueError("is not the URL of a mail server")
     user = unquote(parts.username) if parts.username else None
-    return parts.scheme, parts.hostname, port, user, unquote(parts.password) if parts.password else None
+    password = unquote(parts.password) if parts.password else None
+    return MailServer(parts.scheme, parts.hostname, parts.port or DEFAULT_PORTS[parts.scheme], user, password)
+
+
+def _smtp_url(secret: SecretStr) -> SecretStr:
+    try:
+        _mail_server(secret.get_secret_value())
+    except ValueError:
+        raise ValueError("is not the URL of a mail server") from None
+    return secret
+
+
+def _http_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("is not an http or https URL")
+    return text.rstrip("/")
+
+
+def _sender(text: str) -> str:
+    if not is_email(text):
+        raise ValueError("is not a plain e-mail address")
+    return text
+
+
+class StorageSettings(EnvironmentSettings):
+    """Where documents are kept; with STORAGE_EMULATOR_HOST in a local server instead of Cloud Storage."""
+
+    artifacts_bucket: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]$", description="the name of a Cloud Storage bucket"
+    )
+    storage_emulator_host: Annotated[str, AfterValidator(_http_url)] | None = Field(
+        None, description="the URL of a local server, for one's own machine only"
+    )
+
+
+class MailSettings(EnvironmentSettings):
+    """Over which server e-mail is sent, from whom, and where it can be looked up what was sent.
+
+    The sent log answers whether a Message-ID was accepted (docs/orders.md). Without one no second attempt can
+    know, so it becomes unresolved.
+    """
+
+    smtp_url: Annotated[SecretStr, AfterValidator(_smtp_url)] = Field(
+        description="smtp://, smtp+starttls:// or smtps:// and [user:password@]host[:port]"
+    )
+    mail_from: Annotated[str, AfterValidator(_sender)] = Field(description="the address that mail is sent from")
+    sent_log_url: Annotated[str, AfterValidator(_http_url)] | None = Field(
+        None, description="the URL of the mail server's log of sent messages"
+    )
+
+    def server(self) -> MailServer:
+        """Take the mail server's URL apart."""
+        return _mail_server(self.smtp_url.get_secret_value())

@@ -95,14 +95,18 @@ class ObjectStore:
 
     def _bucket(self) -> Any:
         if not hasattr(self._local, "bucket"):
-            self._local.bucket = connect(self._settings).bucket(self._settings.bucket)
+            self._local.bucket = connect(self._settings).bucket(self._settings.artifacts_bucket)
         return self._local.bucket
 
 
 def connect(settings: StorageSettings) -> Any:
-    """Return a storage client; it reads STORAGE_EMULATOR_HOST itself; emulators ask for no identity."""
-    if settings.emulator:
-        return storage.Client(project="local", credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
+    """Return a storage client: of the emulator, which asks for no identity, or of Cloud Storage."""
+    if settings.storage_emulator_host:
+        return storage.Client(
+            project="local",
+            credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call]
+            client_options={"api_endpoint": settings.storage_emulator_host},
+        )
     return storage.Client()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import smtplib
@@ -104,9 +105,8 @@ def start(data: Path) -> tuple[subprocess.Popen[str], int, str]:
     command = [sys.executable, "-m", "local.mail", "--data", str(data)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    ready, smtp, http = process.stdout.readline().split()
-    assert ready == "ready"
-    return process, int(smtp.rpartition(":")[2]), http.removeprefix("http=")
+    urls = json.loads(process.stdout.readline())
+    return process, int(urls["smtp"].rpartition(":")[2]), urls["sent_log"]
 
 
 @pytest.mark.parametrize(
