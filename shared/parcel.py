@@ -133,10 +133,8 @@ def _of_push(body: bytes, outer: dict[str, Any], source: Source, trace: Mapping[
         attempt=count(outer.get("deliveryAttempt")),
         publish_time=short_text(told.get("publishTime", told.get("publish_time"))),
     )
-    texts = {name: value for name, value in attributes.items() if isinstance(value, str)}
-    opened = Parcel(
-        body, delivery, attributes={**trace, **texts}, essence=_essence(message, told, attributes)
-    )
+    texts = {name: str(value) for name, value in attributes.items() if isinstance(value, (str, int))}
+    opened = Parcel(body, delivery, attributes={**trace, **texts}, essence=_essence(message, told, attributes))
     try:
         return replace(opened, content=_base64(_object(message, "the message").get("data")))
     except UnreadableError as error:
