@@ -1,0 +1,80 @@
+"""Makes the topics and push subscriptions that Terraform makes in the cloud, from the same pipeline.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from google.api_core.exceptions import AlreadyExists
+from google.protobuf.duration_pb2 import Duration
+from google.pubsub_v1.services.publisher import PublisherClient
+from google.pubsub_v1.services.subscriber import SubscriberClient
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+from google.pubsub_v1.types import DeadLetterPolicy, ExpirationPolicy, PushConfig, RetryPolicy, Subscription
+from grpc import insecure_channel
+
+from shared.pipeline import Pipeline
+from shared.publisher import create_client
+
+DEAD_LETTER_TOPIC = "dead-letter"
+MAX_DELIVERIES = 100  # only infrastructure failure is nacked, so this is an outage of minutes to hours
+ACK_MARGIN = 30  # seconds that the ack deadline, which is the push timeout too, is longer than the step's timeout
+MIN_BACKOFF, MAX_BACKOFF = 1, 10  # seconds; 10 and 600 in the cloud, shorter here for the developer's patience
+
+
+def create(pipeline: Pipeline, project: str, emulator: str, endpoints: Mapping[str, str], push_account: str) -> None:
+    """Create what is missing: a topic and a push subscription a step function, and those of the dead letters.
+
+    `endpoints` maps each function's name to its URL.
+    """
+    publisher = create_client()
+    transport = SubscriberGrpcTransport(channel=insecure_channel(emulator))
+    subscriber = SubscriberClient(transport=transport)
+    _topic(publisher, project, DEAD_LETTER_TOPIC)
+    _subscription(subscriber, project, DEAD_LETTER_TOPIC, endpoints["dead_letter"], push_account, 60, dead_letter=False)
+    for function in pipeline.functions:
+        longest = max(step.timeout.total_seconds() for step in pipeline.steps_of(function))
+        topic = pipeline.steps_of(function)[0].topic
+        _topic(publisher, project, topic)
+        deadline = min(int(longest) + ACK_MARGIN, 600)
+        _subscription(subscriber, project, topic, endpoints[function], push_account, deadline, dead_letter=True)
+    publisher.transport.close()
+    transport.close()
+
+
+def _topic(publisher: PublisherClient, project: str, name: str) -> None:
+    try:
+        publisher.create_topic(name=f"projects/{project}/topics/{name}", timeout=10)
+    except AlreadyExists:
+        return
+
+
+def _subscription(
+    subscriber: SubscriberClient,
+    project: str,
+    topic: str,
+    endpoint: str,
+    push_account: str,
+    ack_deadline: int,
+    *,
+    dead_letter: bool,
+) -> None:
+    token = PushConfig.OidcToken(service_account_email=push_account, audience=endpoint)
+    push = PushConfig(push_endpoint=endpoint, oidc_token=token)
+    subscription = Subscription(
+        name=f"projects/{project}/subscriptions/{topic}",
+        topic=f"projects/{project}/topics/{topic}",
+        push_config=push,
+        ack_deadline_seconds=ack_deadline,
+        retry_policy=RetryPolicy(
+            minimum_backoff=Duration(seconds=MIN_BACKOFF), maximum_backoff=Duration(seconds=MAX_BACKOFF)
+        ),
+        expiration_policy=ExpirationPolicy(),
+    )
+    if dead_letter:
+        subscription.dead_letter_policy = DeadLetterPolicy(
+            dead_letter_topic=f"projects/{project}/topics/{DEAD_LETTER_TOPIC}", max_delivery_attempts=MAX_DELIVERIES
+        )
+    try:
+        subscriber.create_subscription(request=subscription, timeout=10)
+    except AlreadyExists:  # a stack that was kept: its functions have new addresses
+        subscriber.modify_push_config(subscription=subscription.name, push_config=push, timeout=10)
