@@ -52,7 +52,7 @@ class Journal:
         return ((key, value) for key, value in list(self._live.items()) if key.startswith(prefix))
 
     def write(self, puts: Iterable[tuple[str, bytes]] = (), drops: Iterable[str] = ()) -> None:
-        """Put some values and drop some keys, as one append; dropping an unknown key is harmless."""
+        """Put some values and drop some keys of earlier writes, as one append; unknown keys are skipped."""
         puts, drops = list(puts), [key for key in drops if key in self._live]
         if self._path is not None:
             self._append(

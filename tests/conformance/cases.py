@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from google.cloud import pubsub_v1
+from google.cloud.pubsub_v1 import PublisherClient, SubscriberClient
 from google.protobuf.duration_pb2 import Duration
 from google.pubsub_v1 import PublisherClient as GapicPublisher
 
@@ -34,8 +34,8 @@ class Backend:
         self.address = address
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PUBSUB_EMULATOR_HOST", address)
-            self.publisher = pubsub_v1.PublisherClient()
-            self.subscriber = pubsub_v1.SubscriberClient()
+            self.publisher = PublisherClient()
+            self.subscriber = SubscriberClient()
 
     @property
     def is_local(self) -> bool:
