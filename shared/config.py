@@ -6,7 +6,7 @@ Document storage and mail have their own groups in `shared.invoicing.settings`; 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
@@ -126,21 +126,17 @@ class DatabaseSettings(EnvironmentSettings):
     lock_timeout: _Duration = Field(timedelta(seconds=10), description="a duration like 10s")
     idle_in_transaction_timeout: _Duration = Field(timedelta(seconds=15), description="a duration like 15s")
 
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        instance = {
-            "INSTANCE_CONNECTION_NAME": self.instance_connection_name,
-            "DATABASE_NAME": self.database_name,
-            "DATABASE_USER": self.database_user,
-        }
-        missing = [name for name, value in instance.items() if value is None]
-        if self.database_url and len(missing) < len(instance):
-            raise ValueError(f"DATABASE_URL: is set beside {', '.join(instance.keys() - set(missing))}; set one way")
-        if not self.database_url and len(missing) == len(instance):
-            raise ValueError(f"DATABASE_URL: is not set; set it, or {', '.join(instance)} for Cloud SQL")
-        if not self.database_url and missing:
-            raise ValueError(f"{', '.join(missing)}: not set; Cloud SQL needs {', '.join(instance)}")
-        return self
+    @classmethod
+    def problems_between(cls, given: Collection[str]) -> list[str]:
+        """Tell unless exactly one way to a database is given, whole."""
+        cloud_sql = ("instance_connection_name", "database_name", "database_user")
+        missing = [name.upper() for name in cloud_sql if name not in given]
+        ways = ", ".join(cloud_sql).upper()
+        if "database_url" in given:
+            return [] if len(missing) == len(cloud_sql) else [f"DATABASE_URL: is set beside some of {ways}"]
+        if len(missing) == len(cloud_sql):
+            return [f"DATABASE_URL: is not set; set it, or for Cloud SQL {ways}"]
+        return [f"{', '.join(missing)}: is not set; Cloud SQL needs all of {ways}"] if missing else []
 
 
 class ProjectSettings(EnvironmentSettings):

@@ -101,9 +101,7 @@ def decode_dead_letter(body: bytes, headers: Mapping[str, str]) -> DeadLetter:
     try:
         return DeadLetter(_message(parcel), subscription, deliveries)
     except UnreadableError as error:
-        source = replace(
-            parcel.delivery, subscription=subscription or parcel.delivery.subscription, attempt=deliveries
-        )
+        source = replace(parcel.delivery, subscription=subscription or parcel.delivery.subscription, attempt=deliveries)
         raise parcel.malformed(str(error), source) from None
 
 

@@ -170,9 +170,7 @@ def _canonical_ready(value: Any, path: _Path, levels: int) -> Any:
         _refuse_if(_text_problem(value), path)
     elif isinstance(value, dict):
         _refuse_if(_TOO_DEEP if levels == 0 else None, None)
-        return {
-            _name(key, path): _canonical_ready(item, (path, key), levels - 1) for key, item in value.items()
-        }
+        return {_name(key, path): _canonical_ready(item, (path, key), levels - 1) for key, item in value.items()}
     elif isinstance(value, (list, tuple)):
         _refuse_if(_TOO_DEEP if levels == 0 else None, None)
         return [_canonical_ready(item, (path, index), levels - 1) for index, item in enumerate(value)]

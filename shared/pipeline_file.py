@@ -89,9 +89,7 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if key in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key {key} occurs twice", problem_mark=key_node.start_mark
-                )
+                raise yaml.MarkedYAMLError(problem=f"the key {key} occurs twice", problem_mark=key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -111,12 +109,8 @@ def parse(text: str, file: str = "pipeline.yaml") -> Pipeline:
     try:
         checked = _File.model_validate(raw)
     except ValidationError as error:
-        raise PipelineError(
-            [f"{file}: {_key(item['loc'])}: {_say(item)}" for item in error.errors()]
-        ) from None
-    operations = {
-        type_: _steps(type_, operation, checked.defaults) for type_, operation in checked.operations.items()
-    }
+        raise PipelineError([f"{file}: {_key(item['loc'])}: {_say(item)}" for item in error.errors()]) from None
+    operations = {type_: _steps(type_, operation, checked.defaults) for type_, operation in checked.operations.items()}
     problems = [problem for steps in operations.values() for problem in _step_problems(steps)]
     problems += _function_problems([step for steps in operations.values() for step in steps.values()])
     if problems:

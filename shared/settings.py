@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol, Self, TypeVar, overload
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 
 from shared.errors import ConfigError
 
@@ -36,8 +36,21 @@ class EnvironmentSettings(BaseModel):
         try:
             return cls.model_validate(given, context={"K_SERVICE": environment.get("K_SERVICE", "")})
         except ValidationError as error:
-            found = error.errors(include_input=False, include_url=False)
-            raise ConfigError(list(dict.fromkeys(_problem(cls, item) for item in found))) from None
+            found = [_problem(cls, item) for item in error.errors(include_input=False, include_url=False)]
+        # pydantic looks between fields only when each is right; whoever must set them wants to know it all.
+        raise ConfigError(list(dict.fromkeys(found + cls.problems_between(given.keys()))))
+
+    @classmethod
+    def problems_between(cls, given: Collection[str]) -> list[str]:  # noqa: ARG003 - for groups that have any
+        """Tell what is wrong with which fields are given; none by default."""
+        return []
+
+    @model_validator(mode="after")
+    def _between(self) -> Self:
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if problems := self.problems_between(given):
+            raise ValueError(problems[0])
+        return self
 
 
 A = TypeVar("A", bound=Settings)

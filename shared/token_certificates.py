@@ -11,9 +11,7 @@ from shared.errors import UnauthenticatedError, UnavailableError
 
 GOOGLE_CERTIFICATES = "https://www.googleapis.com/oauth2/v1/certs"
 
-_SHORTEST_KEPT = (
-    60.0  # s; also how often an unknown key may make us ask again: tokens are anybody's to invent
-)
+_SHORTEST_KEPT = 60.0  # s; also how often an unknown key may make us ask again: tokens are anybody's to invent
 _LONGEST_KEPT = 86_400.0  # s; Google announces a key days before it signs with it
 _FETCH_TIMEOUT = 5.0  # s; a push waits meanwhile, and is delivered again if this fails
 _LARGEST = 1_000_000  # bytes; Google's are about 3,000

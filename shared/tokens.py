@@ -5,7 +5,6 @@ The same code runs locally, where the local servers sign with a key of their own
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Mapping
@@ -19,7 +18,8 @@ TokenMode = Literal["signature", "platform"]
 
 _BEARER = re.compile(r"bearer +([A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*)", re.IGNORECASE)
 _LONGEST_TOKEN = 8192  # characters; Google's are about 1,000
-_ISSUERS = frozenset({"https://accounts.google.com", "accounts.google.com"})
+_LATEST = 1e11  # seconds since the epoch: the year 5138
+_ISSUERS = ("https://accounts.google.com", "accounts.google.com")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,8 @@ def _key_id(token: str) -> str:
 
 def _seconds(payload: Mapping[str, Any], claim: str) -> float:
     value = payload.get(claim)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    # The comparison also refuses NaN, infinity, and an int that no float can hold.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _LATEST:
         raise UnauthenticatedError(f"the token's {claim} is missing or wrong")
     return float(value)
 
