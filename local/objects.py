@@ -47,14 +47,19 @@ class ObjectServer:
         """Start the server with its buckets and wait until it answers; raises UnavailableError."""
         root = self.data / "buckets"
         for bucket in self._buckets:
-            (root / bucket).mkdir(parents=True, exist_ok=True)
+            self.add_bucket(bucket)
         command = [str(binary()), "-scheme", "http", "-backend", "filesystem", "-filesystem-root", str(root)]
         command += ["-host", "127.0.0.1", "-port", str(self.port), "-external-url", self.url]
         command += ["-log-level", "warn"]
+        root.mkdir(parents=True, exist_ok=True)
         with (self.data / "objects.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         self._wait_until_ready()
         return self
+
+    def add_bucket(self, name: str) -> None:
+        """Create a bucket, or leave the one that is there."""
+        (self.data / "buckets" / name).mkdir(parents=True, exist_ok=True)
 
     def stop(self) -> None:
         """Stop the server; what was stored stays."""

@@ -224,8 +224,11 @@ def test_a_server_that_is_away_is_retryable_and_a_refusal_is_not() -> None:
 
 @pytest.mark.parametrize(
     ("status", "body"),
-    [(404, b"not found"), (404, b"{}"), (404, b"[]"), (404, b'{"received": 1}'), (200, b"{}"),
-     (200, b'{"received": 0}'), (200, b'{"received": "1"}'), (200, b"<html>"), (500, b'{"received": 0}'), (301, b'{"received": 1}')],
+    [
+        (404, b"not found"), (404, b"{}"), (404, b"[]"), (404, b'{"received": 1}'),
+        (200, b"{}"), (200, b'{"received": 0}'), (200, b'{"received": "1"}'), (200, b"<html>"),
+        (500, b'{"received": 0}'), (301, b'{"received": 1}'),
+    ],
 )  # fmt: skip
 def test_only_the_logs_own_answer_proves_anything(status: int, body: bytes) -> None:
     class Answer(BaseHTTPRequestHandler):
