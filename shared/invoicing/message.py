@@ -14,9 +14,9 @@ from email.utils import format_datetime
 from shared.errors import PermanentError
 from shared.invoicing.fields import is_email
 
-# 7bit: everything else is encoded, so that the bytes survive any server on the way; 78 and CRLF are SMTP's
-# own.
-_POLICY = SMTP.clone(cte_type="7bit")
+# A constant, not the sender's domain: a setting that changes between two attempts must not change the id.
+ID_DOMAIN = "id.echoproof.invalid"
+_POLICY = SMTP.clone(cte_type="7bit")  # what is not ASCII is encoded, and survives any server on the way
 
 
 class InvalidMessageError(PermanentError):
@@ -47,7 +47,7 @@ class Letter:
     attachments: Mapping[str, bytes]
 
 
-def message_id(identity: Sequence[str], step: str, effect: str, sender: str) -> str:
+def message_id(identity: Sequence[str], step: str, effect: str) -> str:
     """Return the Message-ID of one effect of one step of one operation, without angle brackets.
 
     `identity` is (tenant, type, key): not the operation's random id, so that after a restore of the database
@@ -55,7 +55,7 @@ def message_id(identity: Sequence[str], step: str, effect: str, sender: str) -> 
     effect.
     """
     digest = hashlib.sha256("\0".join([*identity, step, effect]).encode()).hexdigest()
-    return f"{digest[:40]}@{sender.rpartition('@')[2].lower()}"
+    return f"{digest[:40]}@{ID_DOMAIN}"
 
 
 def compose(letter: Letter, identifier: str, sender: str, date: datetime) -> Mail:

@@ -38,7 +38,7 @@ def deliver(ctx: StepContext, settings: MailSettings, letter: Letter) -> Result:
     Message-ID before it sends. Raises Unresolved when a message may have been sent and there is no sent log
     to ask, and what `send` and `was_sent` raise: both are safe to repeat, as the next attempt asks again.
     """
-    identifier = message_id((ctx.tenant, ctx.type, ctx.key), ctx.step, EFFECT, settings.mail_from)
+    identifier = message_id((ctx.tenant, ctx.type, ctx.key), ctx.step, EFFECT)
     if not _sent_before(ctx, settings, identifier):
         _send(settings, compose(letter, identifier, settings.mail_from, ctx.accepted_at))
     ctx.transaction().run("record_notification", **_which(ctx), message_id=identifier)

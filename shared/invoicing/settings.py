@@ -7,8 +7,8 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from shared.settings import EnvironmentSettings
 from shared.invoicing.fields import is_email
+from shared.settings import EnvironmentSettings
 
 DEFAULT_PORTS = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}
 

@@ -340,6 +340,15 @@ def test_a_report_about_nothing_is_a_report(shop: Shop) -> None:
     assert shop.sink.log.count() == 1
 
 
+def test_a_period_with_too_many_documents_fails_clearly(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shared.invoicing.generate.MAX_DOCUMENTS", 1)
+    shop.run(shop.invoice("1"))
+    assert shop.run(shop.report(key="one")).outcome == "succeeded"
+    shop.run(shop.invoice("2"))
+    assert shop.run(shop.report(key="two")).outcome == "failed"
+    assert shop.value("SELECT error_kind FROM steps WHERE state = 'failed'") == "PeriodTooLongError"
+
+
 def test_a_retry_that_finds_the_artifacts_returns_them(shop: Shop) -> None:
     shop.run(shop.invoice("1"))
     operation = shop.report()
