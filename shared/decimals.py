@@ -1,57 +1,46 @@
-"""JSON numbers, compared with the doubles that stand for them digit by digit, safely for any literal."""
+"""JSON numbers, compared digit by digit with the doubles that stand for them, safely for any literal."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from decimal import Decimal
 
-_PLAIN_DIGITS = 21  # ECMA-262 7.1.12.1: integers of up to 21 digits are written without an exponent
-
-
-class _Decimal(NamedTuple):
-    """A decimal number as sign, significant digits (no zeros at either end) and power of ten."""
-
-    negative: bool
-    digits: str
-    exponent: int
+_SHORT = 25  # characters: every shortest spelling of a double fits, and float() and Decimal() of one are cheap
+_MOST_DIGITS = 17  # significant digits that the shortest spelling of a double can have
+_PLAIN = 1e21  # ECMA-262 7.1.12.1: an integer below is written without an exponent
 
 
 def exact_number(literal: str) -> int | float | None:
     """Read a JSON number, or None when a double cannot hold it digit for digit.
 
-    Gives an int when the canonical form has neither fraction nor exponent. Linear in the literal's length:
-    a large exponent is compared, never expanded.
+    Gives an int when the canonical form has neither fraction nor exponent. Linear in the literal's length.
     """
-    wanted = _decompose(literal)
-    if not wanted.digits:
-        return 0
-    # No double is spelled with more than 17 significant digits, and none lies beyond a power of 400.
-    if len(wanted.digits) > 17 or abs(wanted.exponent) > 400:
+    short = literal if len(literal) < _SHORT else _shorten(literal)
+    if short is None:
         return None
-    number = float(f"{'-' if wanted.negative else ''}{wanted.digits}e{wanted.exponent}")
-    if not math.isfinite(number) or number == 0 or _decompose(repr(number)) != wanted:
+    number = float(short)
+    if number == 0:
+        return None if any(digit in "123456789" for digit in short.lower().partition("e")[0]) else 0
+    # A short literal whose double is neither zero nor infinite has a small exponent: Decimal stays cheap.
+    if math.isinf(number) or Decimal(short) != Decimal(repr(number)):
         return None
-    if 0 <= wanted.exponent <= _PLAIN_DIGITS - len(wanted.digits):
-        whole = int(wanted.digits + "0" * wanted.exponent)
-        return -whole if wanted.negative else whole
-    return number
+    return int(Decimal(short)) if number.is_integer() and abs(number) < _PLAIN else number
 
 
-def _decompose(literal: str) -> _Decimal:
+def _shorten(literal: str) -> str | None:
+    """Spell a number by its significant digits and a power of ten; None when they are too many for a double."""
     mantissa, _, power = literal.lower().partition("e")
     whole, _, fraction = mantissa.lstrip("-").partition(".")
     digits = (whole + fraction).lstrip("0")
     significant = digits.rstrip("0")
-    if not significant:
-        return _Decimal(negative=False, digits="", exponent=0)
+    if len(significant) > _MOST_DIGITS:
+        return None
     exponent = _bounded_power(power) - len(fraction) + len(digits) - len(significant)
-    return _Decimal(literal.startswith("-"), significant, exponent)
+    return f"{'-' if literal.startswith('-') else ''}{significant}e{exponent}" if significant else "0"
 
 
 def _bounded_power(power: str) -> int:
     """Read an exponent; more than nine digits count as a billion, which no text's length can offset."""
-    if not power:
-        return 0
     sign = -1 if power.startswith("-") else 1
     digits = power.lstrip("+-").lstrip("0")
     return sign * (10**9 if len(digits) > 9 else int(digits or "0"))

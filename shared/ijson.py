@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 import rfc8785
@@ -28,8 +28,15 @@ _CANONICAL_DEPTH = 64  # a parsed input wrapped in objects of our own
 _POINTER_LIMIT = 200  # characters of a pointer that are told back to a caller
 _EXACT_INT = 2**53 - 1  # the largest integer that the rfc8785 library takes as an int
 
-# A string, closed or not, or one bracket. Possessive, and it always matches from a quote on: linear.
-_STRUCTURE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
+# A string, closed or not: possessive, and it always matches from a quote on, so linear on any text.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_OPEN = ord("[")
+_SHAPE = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
+# Only an escape can bring in U+0000 or a lone surrogate, and only a long run of digits an unsafe integer. Both
+# may match in vain (in a string, in a pair of surrogates), which costs time only.
+_SUSPECT_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
+_LONG_INTEGER = re.compile(r"[0-9]{16}")
 _FORBIDDEN_CHARACTER = re.compile("[\x00\ud800-\udfff]")
 _AS_STRING = "this number does not survive a round trip through a double; send it as a string"
 _TOO_DEEP = f"nested deeper than {_CANONICAL_DEPTH} levels"
@@ -57,9 +64,8 @@ def parse(data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> JsonVal
     text = _decode(data)
     check_depth(data, max_depth)
     value, refused = _load(text)
-    if refused or "\\u" in text:  # only an escape can bring in U+0000 or a lone surrogate
-        for problem in _problems(value, None):
-            raise problem
+    if (refused or _SUSPECT_ESCAPE.search(text)) and (problem := _problem(value, None)):
+        raise problem
     return value
 
 
@@ -76,14 +82,18 @@ def check_depth(data: bytes, max_depth: int) -> None:
     """Raise InvalidJsonError when brackets are nested deeper than `max_depth`; linear on any text."""
     if data.count(b"[") + data.count(b"{") <= max_depth:
         return
+    brackets = _STRING.sub(b"", data).translate(_SHAPE, _NO_BRACKET)
+    left = brackets
+    for _ in range(max_depth):  # each round takes away the innermost pairs, so one level
+        left = left.replace(b"[]", b"")
+        if not left:
+            return
+    # Nested deeper, or not balanced and so no JSON: the count tells which.
     depth = 0
-    for match in _STRUCTURE.finditer(data):
-        if match[0] in b"[{":
-            depth += 1
-            if depth > max_depth:
-                raise InvalidJsonError(f"nested deeper than {max_depth} levels")
-        elif match[0] in b"]}":
-            depth -= 1
+    for bracket in brackets:
+        depth += 1 if bracket == _OPEN else -1
+        if depth > max_depth:
+            raise InvalidJsonError(f"nested deeper than {max_depth} levels")
 
 
 def pointer(parent: str, name: str | int) -> str:
@@ -114,8 +124,8 @@ def _load(text: str) -> tuple[JsonValue, bool]:
             text,
             object_pairs_hook=lambda pairs: _object(pairs, refuse),
             parse_constant=lambda _: refuse("NaN and Infinity are not JSON"),
-            parse_float=lambda literal: _number(literal, refuse),
-            parse_int=lambda literal: int(literal) if len(literal) < 16 else _number(literal, refuse),
+            parse_float=lambda literal: _number(literal, refusals),
+            parse_int=(lambda literal: _number(literal, refusals)) if _LONG_INTEGER.search(text) else None,
         )
     except json.JSONDecodeError as error:
         raise InvalidJsonError(f"not JSON at line {error.lineno}, column {error.colno}") from None
@@ -134,27 +144,40 @@ def _object(pairs: list[tuple[str, Any]], refuse: Callable[[str, str], Any]) -> 
     raise AssertionError("fewer members than pairs, yet no name twice")
 
 
-def _number(literal: str, refuse: Callable[[str], Any]) -> Any:
+def _number(literal: str, refusals: list[_Refusal]) -> Any:
+    if refusals:  # one is enough, and the rest of a hostile text costs less
+        return 0
     number = exact_number(literal)
-    return refuse(_AS_STRING) if number is None else number
+    if number is None:
+        refusals.append(_Refusal(_AS_STRING))
+        return refusals[-1]
+    return number
 
 
-def _problems(value: Any, path: _Path) -> Iterator[InvalidJsonError]:
-    """Find what was refused, in document order, each with its pointer."""
+def _problem(value: Any, path: _Path) -> InvalidJsonError | None:
+    """Find the first thing that was refused, in document order, with its pointer."""
+    found = None
     if isinstance(value, _Refusal):
         at = path if value.name is None else (path, value.name)
-        yield InvalidJsonError(value.detail, _pointer_to(at))
+        found = InvalidJsonError(value.detail, _pointer_to(at))
     elif isinstance(value, str):
-        if problem := _text_problem(value):
-            yield InvalidJsonError(problem, _pointer_to(path))
+        if detail := _text_problem(value):
+            found = InvalidJsonError(detail, _pointer_to(path))
     elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _problems(item, (path, index))
+        found = _first(_problem(item, (path, index)) for index, item in enumerate(value))
     elif isinstance(value, dict):
-        for name, item in value.items():
-            if problem := _text_problem(name):
-                yield InvalidJsonError(f"in a name: {problem}", _pointer_to((path, name)))
-            yield from _problems(item, (path, name))
+        found = _first(_member_problem(name, item, path) for name, item in value.items())
+    return found
+
+
+def _member_problem(name: str, item: Any, path: _Path) -> InvalidJsonError | None:
+    if detail := _text_problem(name):
+        return InvalidJsonError(f"in a name: {detail}", _pointer_to((path, name)))
+    return _problem(item, (path, name))
+
+
+def _first(problems: Iterable[InvalidJsonError | None]) -> InvalidJsonError | None:
+    return next((problem for problem in problems if problem is not None), None)
 
 
 def _text_problem(text: str) -> str | None:
