@@ -41,7 +41,8 @@ async def _serving(options: argparse.Namespace) -> AsyncIterator[dict[str, str]]
                 task_tombstone=options.task_tombstone,
                 queue_tombstone=options.queue_tombstone,
             )
-            await serve("tasks", tasks, options.tasks_port if options.pubsub else options.port)
+            alone = 0 if options.pubsub else options.port
+            await serve("tasks", tasks, options.tasks_port or alone)
         yield addresses
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import os
+import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -123,10 +125,15 @@ def _load_or_make(folder: Path | None) -> rsa.RSAPrivateKey:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        fresh = file.with_suffix(".new")
+        fresh = file.with_suffix(f".{secrets.token_hex(8)}")
         fresh.touch(mode=0o600)
         fresh.write_bytes(_pem(key))
-        fresh.replace(file)  # never half a key
+        try:
+            os.link(fresh, file)  # whole or not at all, and only one of two processes makes it
+        except FileExistsError:
+            return _load_or_make(folder)
+        finally:
+            fresh.unlink()
     return key
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from local.serving.calls import Answer, Caller
     from local.signing import Signer
 
+DISK_RETRY = 5.0  # seconds
 MAX_AGE = 31 * 86400  # seconds; Cloud Tasks deletes an older task, whatever its retry settings
 _CODES: Final = {
     400: code_pb2.INVALID_ARGUMENT,
@@ -117,13 +118,19 @@ class Dispatcher:
         return task
 
     def _start(self, task: Any) -> None:
-        sending = asyncio.create_task(self._dispatch(task))
+        sending = asyncio.create_task(self._attempt(task))
         self._in_flight.add(sending)
         sending.add_done_callback(self._done)
 
     def _done(self, sending: asyncio.Task[None]) -> None:
         self._in_flight.discard(sending)
         self.pump()
+
+    async def _attempt(self, task: Any) -> None:
+        try:
+            await self._dispatch(task)
+        except OSError:  # the disk is full; the task is still the store's, so it is dispatched again
+            asyncio.get_running_loop().call_later(DISK_RETRY, self.schedule, task)
 
     async def _dispatch(self, task: Any) -> None:
         eta = stamp_of(task.schedule_time)

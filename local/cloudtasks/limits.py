@@ -54,9 +54,7 @@ def check_task_name(name: str, queue: str = "") -> None:
     if not _TASK.fullmatch(name):
         raise invalid('Task name must be formatted: "projects/<P>/locations/<L>/queues/<Q>/tasks/<T>"')
     if queue and not name.startswith(f"{queue}/tasks/"):
-        raise invalid(
-            "The queue name from request ('parent') must be the same as the queue of the named task."
-        )
+        raise invalid("The queue name from request ('parent') must be the same as the queue of the named task.")
 
 
 def fill_queue(queue: Any) -> None:

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from local.signing import Signer
 
 JOURNAL = "cloudtasks.journal"
-TASK_TOMBSTONE = (
-    3600.0  # seconds; Google: "up to 24 hours" after completion or deletion, in practice about one
-)
+TASK_TOMBSTONE = 3600.0  # seconds; Google: "up to 24 hours" after completion or deletion, in practice about one
 QUEUE_TOMBSTONE = 3 * 86400.0  # seconds; Google: "several days"
 
 

@@ -106,9 +106,7 @@ class Service:
         prefix = f"{request.parent}/queues/"
         names = sorted(name for name in self._store.queues if name.startswith(prefix))
         part, token = page(names, request.page_size, request.page_token)
-        return types.ListQueuesResponse.pb()(
-            queues=[self._store.queues[name] for name in part], next_page_token=token
-        )
+        return types.ListQueuesResponse.pb()(queues=[self._store.queues[name] for name in part], next_page_token=token)
 
     async def delete_queue(self, request: Any) -> Any:
         """Delete a queue and its tasks; its name cannot be used again for days."""
@@ -149,9 +147,7 @@ class Service:
         if self._store.task(task.name) is not None:
             raise already_exists("Requested entity already exists")
         if self._store.buried(task.name):
-            raise already_exists(
-                "The task cannot be created because a task with this name existed too recently."
-            )
+            raise already_exists("The task cannot be created because a task with this name existed too recently.")
         task.create_time.FromSeconds(int(time.time()))
         self._store.save_task(task)
         self.dispatchers[request.parent].schedule(task)

@@ -113,20 +113,22 @@ class Backlog:
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         """Forget deliveries; those already forgotten are skipped."""
-        self._journal.write(drops=self.release(deliveries))
+        deliveries = list(deliveries)
+        self._journal.write(drops=self.records(deliveries))
+        self.release(deliveries)
 
-    def release(self, deliveries: Iterable[Delivery]) -> list[str]:
-        """Take deliveries out of memory; return the keys to drop from the journal."""
-        drops: list[str] = []
+    def records(self, deliveries: Iterable[Delivery]) -> list[str]:
+        """Return the keys that leave the journal with these deliveries: theirs, and messages held by no other."""
+        messages = [each.message for each in deliveries if each.message.id in self._held]
+        return [self.key(message.id) for message in messages] + [
+            message.key for message in messages if message.holders == 1
+        ]
+
+    def release(self, deliveries: Iterable[Delivery]) -> None:
+        """Take deliveries out of memory, after the journal has let them go."""
         for delivery in deliveries:
-            message = delivery.message
-            if self._held.pop(message.id, None) is None:
-                continue
-            message.holders -= 1
-            drops.append(self.key(message.id))
-            if not message.holders:
-                drops.append(message.key)
-        return drops
+            if self._held.pop(delivery.message.id, None) is not None:
+                delivery.message.holders -= 1
 
     def nack(self, delivery: Delivery) -> None:
         """Count a failed delivery; then dead-letter it, or deliver it again after the policy's backoff."""
@@ -138,7 +140,7 @@ class Backlog:
         if spent and self._forward(self, delivery):
             return
         self._journal.write([(self.key(delivery.message.id), str(delivery.failed).encode())])
-        asyncio.get_running_loop().call_later(self._backoff(delivery.failed), self._again, delivery)
+        asyncio.get_running_loop().call_later(self._backoff(delivery.failed), self.retry, delivery)
 
     def _backoff(self, failed: int) -> float:
         if not self.config.HasField("retry_policy"):
@@ -147,7 +149,8 @@ class Backlog:
         low, high = seconds(policy.minimum_backoff), seconds(policy.maximum_backoff)
         return min(high, low * 2.0 ** min(failed - 1, 60))
 
-    def _again(self, delivery: Delivery) -> None:
+    def retry(self, delivery: Delivery) -> None:
+        """Make a delivery ready again at once, without counting a failure."""
         if delivery.message.id in self._held:
             self._ready.append(delivery)
             self._signal()
@@ -207,12 +210,12 @@ class Backlog:
         for listener in self.listeners:
             listener()
 
-    def empty(self) -> list[str]:
-        """Take everything out of memory; return the keys to drop from the journal."""
+    def empty(self) -> None:
+        """Take everything out of memory, and end the leases."""
         for ack_id in list(self._leases):
             self._end(ack_id)
         self._ready.clear()
-        return self.release(list(self._held.values()))
+        self.release(self.held())
 
     def held(self) -> list[Delivery]:
         """Return every unacknowledged delivery."""

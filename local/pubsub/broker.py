@@ -123,10 +123,7 @@ class Broker:
             listener()
 
     def _check_dead_letter_topic(self, config: Any) -> None:
-        if (
-            config.HasField("dead_letter_policy")
-            and config.dead_letter_policy.dead_letter_topic not in self.topics
-        ):
+        if config.HasField("dead_letter_policy") and config.dead_letter_policy.dead_letter_topic not in self.topics:
             raise not_found("Dead letter topic not found")
 
     def backlog(self, subscription: str) -> Backlog:
@@ -139,8 +136,9 @@ class Broker:
     def delete_subscription(self, name: str) -> None:
         """Delete a subscription and its backlog."""
         backlog = self.backlog(name)
+        self._journal.write(drops=[f"s/{name}", *backlog.records(backlog.held())])
         self._detached(backlog)
-        self._journal.write(drops=[f"s/{name}", *backlog.empty()])
+        backlog.empty()
         del self.backlogs[name]
         self._by_topic[backlog.config.topic].pop(name, None)
 
@@ -177,7 +175,8 @@ class Broker:
         if topic not in self.topics:
             return False  # as the real service: delivered on, until the topic is back or retention ends
         letter = dead_letter(backlog.name, delivery)
-        self.publish(topic, [letter], backlog.release([delivery]))
+        self.publish(topic, [letter], backlog.records([delivery]))
+        backlog.release([delivery])
         return True
 
 

@@ -27,9 +27,7 @@ RETENTION: Final = (600.0, 31 * 86400.0)  # seconds
 DEFAULT_RETENTION = 7 * 86400
 
 _ID = r"(?!goog)[A-Za-z][A-Za-z0-9._~+%-]{2,254}"
-_NAMES: Final = {
-    kind: re.compile(rf"projects/[^/]+/{kind}/{_ID}", re.ASCII) for kind in ("topics", "subscriptions")
-}
+_NAMES: Final = {kind: re.compile(rf"projects/[^/]+/{kind}/{_ID}", re.ASCII) for kind in ("topics", "subscriptions")}
 # Fields of a subscription that change what is delivered and are not built here; refused, never ignored.
 _UNSUPPORTED: Final = (
     "bigquery_config",

@@ -68,9 +68,7 @@ class Publisher:
         prefix = f"{request.project}/topics/"
         names = sorted(name for name in self._broker.topics if name.startswith(prefix))
         part, token = page(names, request.page_size, request.page_token)
-        return types.ListTopicsResponse.pb()(
-            topics=[self._broker.topics[name] for name in part], next_page_token=token
-        )
+        return types.ListTopicsResponse.pb()(topics=[self._broker.topics[name] for name in part], next_page_token=token)
 
     async def list_topic_subscriptions(self, request: Any) -> Any:
         """Return a page of the names of a topic's subscriptions."""

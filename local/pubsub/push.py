@@ -78,12 +78,18 @@ class Pusher:
         answer = await self._caller.send(
             "POST", config.push_config.push_endpoint, body, headers, config.ack_deadline_seconds
         )
-        if answer.status in ACKNOWLEDGING:
+        try:
+            self._settle(delivery, acknowledged=answer.status in ACKNOWLEDGING)
+        except OSError:  # the disk is full: nothing has changed, so deliver again
+            asyncio.get_running_loop().call_later(MAX_PAUSE, self._backlog.retry, delivery)
+
+    def _settle(self, delivery: Delivery, *, acknowledged: bool) -> None:
+        if acknowledged:
             self._window.succeeded()
             self._backlog.ack([delivery])
         else:
-            self._backlog.nack(delivery)
             self._pause(self._window.failed(paused=self._paused))
+            self._backlog.nack(delivery)
 
     def _headers(self, config: Any) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "User-Agent": "CloudPubSub-Google"}

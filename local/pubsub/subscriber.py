@@ -102,9 +102,7 @@ class Subscriber:
             await backlog.wait(max(0.0, until - time.monotonic()))
             taken = backlog.take(limit)
         deadline = backlog.config.ack_deadline_seconds
-        return types.PullResponse.pb()(
-            received_messages=[received(backlog, each, deadline) for each in taken]
-        )
+        return types.PullResponse.pb()(received_messages=[received(backlog, each, deadline) for each in taken])
 
     async def acknowledge(self, request: Any) -> Any:
         """Forget messages; an id whose deadline has passed is skipped."""

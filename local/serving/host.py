@@ -63,9 +63,7 @@ class Server(ABC):
         return asyncio.run_coroutine_threadsafe(coroutine, Server._loop).result(CALL_TIMEOUT)
 
 
-async def listen(
-    handlers: Sequence[grpc.GenericRpcHandler], host: str, port: int
-) -> tuple[grpc.aio.Server, int]:
+async def listen(handlers: Sequence[grpc.GenericRpcHandler], host: str, port: int) -> tuple[grpc.aio.Server, int]:
     """Start a gRPC server; return it and its port. Raises PortInUseError."""
     server = grpc.aio.server(options=OPTIONS)
     server.add_generic_rpc_handlers(tuple(handlers))

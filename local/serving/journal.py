@@ -55,9 +55,7 @@ class Journal:
         """Put some values and drop some keys of earlier writes, as one append; unknown keys are skipped."""
         puts, drops = list(puts), [key for key in drops if key in self._live]
         if self._path is not None:
-            self._append(
-                b"".join([_record(key, value) for key, value in puts] + [_gone(key) for key in drops])
-            )
+            self._append(b"".join([_record(key, value) for key, value in puts] + [_gone(key) for key in drops]))
         for key, value in puts:
             self._forget(key)
             self._live[key] = value

@@ -89,6 +89,8 @@ def _answering(function: Unary) -> Callable[[Any, grpc.aio.ServicerContext], Awa
             return await function(request)
         except RefusedError as refused:
             await context.abort(refused.code, str(refused))
+        except OSError as error:  # the journal could not be written; nothing has changed
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"The journal: {error.strerror}")
 
     return answer
 

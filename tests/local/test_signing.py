@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,13 @@ def test_key_is_kept_in_its_folder(tmp_path: Path) -> None:
     first, again, other = Signer(tmp_path), Signer(tmp_path), Signer()
     assert first.kid == again.kid != other.kid
     assert (tmp_path / KEY_FILE).stat().st_mode & 0o777 == 0o600
+
+
+def test_signers_made_at_once_share_one_key(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        signers = list(pool.map(lambda _: Signer(tmp_path), range(4)))
+    assert len({signer.kid for signer in signers}) == 1
+    assert [file.name for file in tmp_path.iterdir()] == [KEY_FILE]
 
 
 def test_push_carries_a_token_for_its_account_and_audience(
