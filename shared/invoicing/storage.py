@@ -13,7 +13,7 @@ import google_crc32c
 from google.api_core import exceptions as api_errors
 from google.auth import exceptions as auth_errors
 from google.auth.credentials import AnonymousCredentials
-from google.cloud import storage
+from google.cloud.storage import Client
 from google.cloud.storage.retry import DEFAULT_RETRY
 from requests.exceptions import RequestException
 
@@ -102,12 +102,12 @@ class ObjectStore:
 def connect(settings: StorageSettings) -> Any:
     """Return a storage client: of the emulator, which asks for no identity, or of Cloud Storage."""
     if settings.storage_emulator_host:
-        return storage.Client(
+        return Client(
             project="local",
             credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call]
             client_options={"api_endpoint": settings.storage_emulator_host},
         )
-    return storage.Client()
+    return Client()
 
 
 def object_name(identity: Sequence[str], name: str, content: bytes) -> str:
