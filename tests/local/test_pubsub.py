@@ -28,11 +28,10 @@ def backend() -> Iterator[Backend]:
 
 
 def test_pushes_start_slowly_and_grow(backend: Backend, endpoint: Endpoint, name: str) -> None:
-    topic, _ = backend.pair(name, endpoint.url(f"/{name}", Answer(delay=0.2)))
+    topic, _ = backend.pair(name, endpoint.url(f"/{name}", Answer(delay=0.5)))
     backend.publish(topic, *[{"data": b"x"}] * 100)
     first = endpoint.wait(f"/{name}", FIRST_WINDOW)
-    assert first[FIRST_WINDOW - 1].at - first[0].at < 0.2
-    assert endpoint.wait(f"/{name}", FIRST_WINDOW + 1)[FIRST_WINDOW].at - first[0].at >= 0.19
+    assert endpoint.wait(f"/{name}", FIRST_WINDOW + 1)[FIRST_WINDOW].at - first[0].at >= 0.49
     endpoint.wait(f"/{name}", 100)
     assert FIRST_WINDOW < endpoint.peak(f"/{name}") <= MAX_WINDOW
 
