@@ -91,6 +91,11 @@ class Stack:
         """Where to reach it."""
         return Addresses(self._url("intake"), self._env["DATABASE_URL"], self._env.get("SENT_LOG_URL"))
 
+    @property
+    def objects_url(self) -> str:
+        """URL of the object storage."""
+        return self._env["STORAGE_EMULATOR_HOST"]
+
     def start(self) -> None:
         """Start everything and return when all of it answers; raises PartFailedError, with nothing left behind."""
         try:
@@ -217,7 +222,7 @@ class Stack:
     def _start_functions(self) -> None:
         self._progress("functions")
         ports = {name: self._port if name == "intake" else free_port() for name in self._function_names}
-        _refuse_taken(ports["intake"])
+        refuse_taken(ports["intake"])
         for name, port in ports.items():
             self._env[f"URL_{name}"] = f"http://127.0.0.1:{port}"
         for name, port in ports.items():
@@ -268,7 +273,8 @@ class Stack:
         return True
 
 
-def _refuse_taken(port: int) -> None:
+def refuse_taken(port: int) -> None:
+    """Raise PartFailedError when something listens on a port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
