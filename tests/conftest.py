@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
+import pluggy
 import pytest
 
 from local.postgres import Postgres, temporary
@@ -14,6 +15,16 @@ from shared.database import Connection, Database, connector
 from shared.migrate import migrate
 
 _numbers = itertools.count()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pluggy.Result[pytest.TestReport], None]:
+    """On CI everything that a test may need is installed, so a skipped test is a failure there."""
+    outcome = yield
+    report = outcome.get_result()
+    if report.skipped and os.environ.get("CI") and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped on CI: {report.longrepr}"
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,8 @@ from tests.database.kit import Kit
 PAIRS = [(a, b) for a, b in itertools.product(State, State) if a != b]
 FIELDS = {  # what the CHECKs want of a step in each state
     State.WAITING: "needs_left = needs_left, lease_expires_at = NULL, finished_at = NULL",
-    State.QUEUED: "available_at = now(), dispatch = greatest(dispatch, 1), finished_at = NULL, lease_expires_at = NULL, "
-    "result = NULL",
+    State.QUEUED: "available_at = now(), dispatch = greatest(dispatch, 1), finished_at = NULL, result = NULL, "
+    "lease_expires_at = NULL",
     State.RUNNING: "lease_expires_at = now(), attempt_started_at = now(), attempt = attempt + 1, fence = fence + 1, "
     "finished_at = NULL, result = NULL",
     State.SUCCEEDED: "finished_at = now(), lease_expires_at = NULL",
@@ -51,9 +51,7 @@ def bring_to(kit: Kit, state: State) -> None:
         "INSERT INTO operations (id, tenant, type, key, input, steps_left, steps_alive) "
         f"VALUES ('{OPERATION}', 't', 'y', 'k', '{{}}', 1, 0)"
     )
-    kit.query(
-        f"INSERT INTO steps (operation_id, step, state, needs_left) VALUES ('{OPERATION}', 's', 'waiting', 0)"
-    )
+    kit.query(f"INSERT INTO steps (operation_id, step, state, needs_left) VALUES ('{OPERATION}', 's', 'waiting', 0)")
     for on_the_way in PATHS[state]:
         move(kit, on_the_way)
 
@@ -75,9 +73,7 @@ def test_every_pair_of_states_is_allowed_exactly_when_the_table_has_it(kit: Kit)
 
 
 def test_the_database_function_holds_the_same_edges(kit: Kit) -> None:
-    found = {
-        (a, b) for a, b in PAIRS if kit.value(f"SELECT step_edge_is_legal('{a}', '{b}')")
-    }
+    found = {(a, b) for a, b in PAIRS if kit.value(f"SELECT step_edge_is_legal('{a}', '{b}')")}
     assert found == set(TRANSITIONS)
 
 
