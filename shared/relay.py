@@ -35,7 +35,7 @@ def run_once(outbox: Outbox, time_limit: float = TIME_LIMIT, batch: int = BATCH)
     published = failed = 0
     while time.monotonic() - started < time_limit:
         rows = outbox.database.run("lease_due_rows", batch=batch)
-        done, lost = outbox.publish_leased([Dispatch(*row) for row in rows])
+        done, lost = outbox.publish_leased([Dispatch(**row._asdict()) for row in rows])
         published, failed = published + done, failed + lost
         if len(rows) < batch or lost == len(rows):
             break
