@@ -29,7 +29,7 @@ class Part:
     def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
         self.name = name
         self.starts = 0
-        self._command = list(command)
+        self.command = list(command)
         self._env = dict(env)
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
@@ -43,7 +43,7 @@ class Part:
         """Start the process; its output goes to its log."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command,
+                self.command,
                 env={**os.environ, **self._env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

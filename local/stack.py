@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from local import topology
+from local.gateway import Gateway
 from local.objects import ObjectServer
 from local.parts import Part, PartFailedError
 from local.postgres import Postgres, free_port
@@ -74,6 +75,7 @@ class Stack:
         self._env: dict[str, str] = {}
         self._servers: list[Postgres | ObjectServer] = []
         self._scheduler: Scheduler | None = None
+        self._gateway: Gateway | None = None
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._stopping = threading.Event()
         self.held: set[str] = set()  # parts that are down on purpose
@@ -102,7 +104,9 @@ class Stack:
             self.data.mkdir(parents=True, exist_ok=True)
             self._start_servers()
             self._start_functions()
-            topology.create(self.pipeline, PROJECT, self._env["PUBSUB_EMULATOR_HOST"], self._urls, PUSH_ACCOUNT)
+            topology.create(
+                self.pipeline, PROJECT, self._env["PUBSUB_EMULATOR_HOST"], self._push_endpoints(), PUSH_ACCOUNT
+            )
             self._start_scheduler()
             self._watcher.start()
         except BaseException:
@@ -114,6 +118,9 @@ class Stack:
         self._stopping.set()
         if self._scheduler is not None:
             self._scheduler.stop()
+        if self._gateway is not None:
+            self._gateway.stop()
+            self._gateway = None
         if self._watcher.is_alive():
             self._watcher.join()
         for names in (self._function_names, tuple(self.parts)):
@@ -247,6 +254,14 @@ class Stack:
             "POOL_SIZE": str(THREADS),
             "PYTHONPATH": str(ROOT),
         }
+
+    def _push_endpoints(self) -> dict[str, str]:
+        """Where each function's messages are pushed: to it, or through a gateway that signs them."""
+        if "--without-pubsub" not in self.parts["cloud"].command:
+            return self._urls
+        self._gateway = Gateway(self._urls, PUSH_ACCOUNT, Signer(self.data / "cloud"))
+        self._gateway.start()
+        return {name: self._gateway.url_of(name) for name in self._urls}
 
     def _start_scheduler(self) -> None:
         urls = [self._url(name) for name in SCHEDULED]
