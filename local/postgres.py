@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -28,14 +29,26 @@ SETTINGS = {
     "log_line_prefix": "%m [%p] ",
     "jit": "off",
 }
+PORTS = (10_240, 32_768)  # Linux gives outgoing connections 32768 and up, macOS 49152 and up
+PORT_TRIES = 100
 UNPRIVILEGED = "nobody"  # PostgreSQL refuses to run as root
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nobody listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a TCP port of 127.0.0.1 that nobody listened on a moment ago.
+
+    It lies below the range from which Linux and macOS take the ports of outgoing connections, so that no connection
+    can take it before its server does. Raises UnavailableError when none of many is free.
+    """
+    for _ in range(PORT_TRIES):
+        port = random.SystemRandom().randrange(*PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise UnavailableError("no free port was found on 127.0.0.1")
 
 
 class Postgres:
