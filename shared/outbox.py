@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from shared.database import Database
 from shared.errors import EchoproofError
@@ -24,6 +25,18 @@ INCOMPATIBLE = "pipeline.yaml has no such step"
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Sent:
+    """What became of leased rows: how many were published and how many not, and the steps that no publish reaches.
+
+    `away` holds `type/step` of each step whose topic did not answer.
+    """
+
+    published: int
+    failed: int
+    away: frozenset[str]
+
+
 class Outbox:
     """Publishing of outbox rows, for writers and for the relay."""
 
@@ -34,52 +47,58 @@ class Outbox:
 
     def publish_at_once(self, dispatches: Sequence[Dispatch]) -> None:
         """Publish rows just committed; never raises: what fails is given to the relay."""
-        for topic, group in self._by_topic(dispatches).items():
+        topics, _ = self._by_topic(dispatches)  # the relay parks what has no topic
+        for topic, group in topics.items():
             try:
                 self._publisher.publish(topic, group, WRITER_TIMEOUT)
             except (PublishError, InvalidMessageError) as error:
                 log.warning("published by the relay instead: %s", error)
                 self._give_back(group, delay=0, counted=0)
 
-    def publish_leased(self, dispatches: Sequence[Dispatch]) -> tuple[int, int]:
-        """Publish rows that the relay has leased and return how many were published and how many failed.
+    def publish_leased(self, dispatches: Sequence[Dispatch]) -> Sent:
+        """Publish rows that the relay has leased and say what became of them.
 
         A message that Pub/Sub calls invalid is found by bisection, backed off and finally parked (its step is
-        exhausted and shows in the review queue); the others go out.
+        exhausted and shows in the review queue), and so is one whose step the pipeline does not have; the others
+        go out.
         """
-        published = failed = 0
-        for topic, group in self._by_topic(dispatches).items():
-            done = self._publish_group(topic, group)
-            published, failed = published + done, failed + len(group) - done
-        return published, failed
+        topics, unknown = self._by_topic(dispatches)
+        for dispatch in unknown:
+            self._refuse(dispatch, "incompatible", INCOMPATIBLE)
+        published, away = 0, set[str]()
+        for topic, group in topics.items():
+            try:
+                published += self._publish_group(topic, group)
+            except PublishError as error:
+                log.warning("not published, tried again in %s s: %s", RETURN_AFTER, error)
+                self._give_back(group, delay=RETURN_AFTER, counted=1)
+                away |= {f"{dispatch.type}/{dispatch.step}" for dispatch in group}
+        return Sent(published, len(dispatches) - published, frozenset(away))
 
     def _publish_group(self, topic: str, group: Sequence[Dispatch]) -> int:
         try:
             self._publisher.publish(topic, group)
-        except PublishError as error:
-            log.warning("not published, tried again in %s s: %s", RETURN_AFTER, error)
-            self._give_back(group, delay=RETURN_AFTER, counted=1)
-            return 0
         except InvalidMessageError as error:
             if len(group) == 1:
-                self._refuse(group[0], str(error))
+                self._refuse(group[0], "undeliverable", str(error))
                 return 0
             half = len(group) // 2
             return self._publish_group(topic, group[:half]) + self._publish_group(topic, group[half:])
         return len(group)
 
-    def _refuse(self, dispatch: Dispatch, reason: str, limit: int = REFUSAL_LIMIT) -> None:
+    def _refuse(self, dispatch: Dispatch, kind: str, reason: str) -> None:
         rows = self.database.run(
             "refuse_row",
             operation_id=dispatch.operation_id,
             step=dispatch.step,
             dispatch=dispatch.dispatch,
+            error_kind=kind,
             error=reason[:500],
-            limit=limit,
+            limit=REFUSAL_LIMIT,
         )
-        if rows and rows[0].parked:
-            self.database.run("drop_outbox_of_stopped_steps", operation_id=dispatch.operation_id)
-            log.error("parked: operation %s step %s: %s", dispatch.operation_id, dispatch.step, reason[:500])
+        for row in rows:  # none when the row was claimed or cancelled meanwhile
+            what = "parked" if row.parked else f"refused {row.refused} times"
+            log.error("%s: operation %s step %s: %s", what, dispatch.operation_id, dispatch.step, reason[:500])
 
     def _give_back(self, group: Sequence[Dispatch], *, delay: float, counted: int) -> None:
         try:
@@ -94,11 +113,13 @@ class Outbox:
         except EchoproofError as error:  # the rows' own lease ends too, only later
             log.warning("rows stay leased until their turn: %s", error)
 
-    def _by_topic(self, dispatches: Iterable[Dispatch]) -> Mapping[str, list[Dispatch]]:
+    def _by_topic(self, dispatches: Iterable[Dispatch]) -> tuple[Mapping[str, list[Dispatch]], list[Dispatch]]:
+        """Group dispatches by topic, and return apart those of steps that the pipeline does not have."""
         topics: dict[str, list[Dispatch]] = defaultdict(list)
+        unknown = []
         for dispatch in dispatches:
             try:
                 topics[self._pipeline.step(dispatch.type, dispatch.step).topic].append(dispatch)
             except (UnknownStepError, UnknownTypeError):
-                self._refuse(dispatch, INCOMPATIBLE)
-        return topics
+                unknown.append(dispatch)
+        return topics, unknown

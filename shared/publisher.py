@@ -60,13 +60,14 @@ class Publisher:
 
     def _publish_chunk(self, topic: str, dispatches: Sequence[Dispatch], timeout: float) -> None:
         from google.api_core.exceptions import GoogleAPIError, InvalidArgument
+        from google.auth.exceptions import GoogleAuthError
 
-        client = self._connected()
         try:
+            client = self._connected()
             answer = client.publish(request=self._request(topic, dispatches), retry=None, timeout=timeout)
         except InvalidArgument as error:
             raise InvalidMessageError(error.message) from None
-        except GoogleAPIError as error:
+        except (GoogleAPIError, GoogleAuthError) as error:
             raise PublishError(f"{type(error).__name__} from topic {topic}") from None
         if len(answer.message_ids) != len(dispatches):
             raise PublishError(f"topic {topic} answered {len(answer.message_ids)} ids for {len(dispatches)} messages")

@@ -30,14 +30,18 @@ class Tick:
 
 
 def run_once(outbox: Outbox, time_limit: float = TIME_LIMIT, batch: int = BATCH) -> Tick:
-    """Publish due rows until there are none, a publish fails, or the time is up; safe to run many at once."""
+    """Publish due rows until there are none or the time is up; safe to run many at once.
+
+    The rows of a topic that does not answer are left for the next tick and hold nothing else up.
+    """
     started = time.monotonic()
     published = failed = 0
+    away: frozenset[str] = frozenset()
     while time.monotonic() - started < time_limit:
-        rows = outbox.database.run("lease_due_rows", batch=batch)
-        done, lost = outbox.publish_leased([Dispatch(**row._asdict()) for row in rows])
-        published, failed = published + done, failed + lost
-        if len(rows) < batch or lost == len(rows):
+        rows = outbox.database.run("lease_due_rows", batch=batch, away=sorted(away))
+        sent = outbox.publish_leased([Dispatch(**row._asdict()) for row in rows])
+        published, failed, away = published + sent.published, failed + sent.failed, away | sent.away
+        if len(rows) < batch:
             break
     pulse = outbox.database.run("outbox_pulse")[0]
     tick = Tick(published, failed, *pulse)
