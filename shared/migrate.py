@@ -18,6 +18,11 @@ from shared.errors import EchoproofError
 
 MIGRATIONS = Path(__file__).parent.parent / "migrations"
 FILE_NAME = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
+# What would end the one transaction in which a file is applied and recorded. END; is left out: functions have it.
+ENDS_TRANSACTION = re.compile(
+    r"(?:^|;)\s*(?:BEGIN|START\s+TRANSACTION|COMMIT|ROLLBACK|ABORT)(?:\s+(?:WORK|TRANSACTION|AND\s+(?:NO\s+)?CHAIN))*\s*;",
+    re.IGNORECASE | re.MULTILINE,
+)
 LOCK = 0x6563686F70726F66  # "echoprof" in ASCII: the advisory lock that runners queue on
 # Its columns are the runner's contract and never change.
 BOOKKEEPING = """
@@ -43,13 +48,19 @@ class Migration:
 
 
 def read(folder: Path = MIGRATIONS) -> list[Migration]:
-    """Return the migrations in order; raises MigrationError for a bad name or a number that is missing or doubled."""
+    """Return the migrations in order.
+
+    Raises MigrationError for a bad name, a number that is missing or doubled, and a file that would end its
+    transaction.
+    """
     migrations = []
     for path in sorted(folder.glob("*.sql")):
         match = FILE_NAME.match(path.name)
         if not match:
             raise MigrationError(f"{path.name}: a migration is named NNNN_name.sql")
         text = path.read_text()
+        if ENDS_TRANSACTION.search(text):
+            raise MigrationError(f"{path.name}: a migration is one transaction, and must neither begin nor end any")
         migrations.append(Migration(int(match[1]), match[2], text, hashlib.sha256(text.encode()).hexdigest()))
     for expected, migration in enumerate(migrations, start=1):
         if migration.number != expected:
