@@ -22,7 +22,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
 
 from shared import queries
-from shared.database_errors import ConnectionLostError, SerializationError, translate
+from shared.database_errors import ConnectionLostError, QueryError, SerializationError, translate
 from shared.errors import UnavailableError
 
 T = TypeVar("T")
@@ -41,6 +41,7 @@ TIMEOUTS = MappingProxyType(
         "idle_in_transaction_session_timeout": timedelta(seconds=15),
     }
 )
+FAILED_TRANSACTION = "25P02"  # in_failed_sql_transaction
 LOST = (
     InterfaceError,
     OSError,
@@ -104,7 +105,7 @@ class Connection:
             raise translated from None
         except LOST as error:
             if isinstance(error, InterfaceError) and "failed transaction" in str(error):
-                raise
+                raise QueryError(FAILED_TRANSACTION) from None
             self.lost = True
             raise ConnectionLostError(type(error).__name__) from None
         finally:
@@ -148,6 +149,7 @@ class Database:
             recycle=RECYCLE,
             reset_on_return=None,
         )
+        self._last_loss = float("-inf")
 
     def run(self, name: str, /, *, repeat_if_lost: bool = False, **params: Any) -> list[Row]:
         """Run one named query as its own transaction, in one round trip.
@@ -157,14 +159,18 @@ class Database:
         """
         return self._repeated(lambda connection: connection.run(name, **params), repeat_if_lost=repeat_if_lost)
 
-    def in_transaction(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work` in a transaction and commit it; on a serialization failure all of it runs again."""
+    def in_transaction(self, work: Callable[[Transaction], T], *, repeat_if_lost: bool = False) -> T:
+        """Run `work` in a transaction and commit it; on a serialization failure all of it runs again.
+
+        `repeat_if_lost` does so, too, when the connection died under it, perhaps after the commit: only for work
+        that finds what it did before.
+        """
 
         def attempt(connection: Connection) -> T:
             with _transaction(connection) as transaction:
                 return work(transaction)
 
-        return self._repeated(attempt, repeat_if_lost=False)
+        return self._repeated(attempt, repeat_if_lost=repeat_if_lost)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -196,6 +202,7 @@ class Database:
             yield pooled.dbapi_connection
         finally:
             if pooled.dbapi_connection.lost:
+                self._last_loss = time.monotonic()  # what ended this one has ended others, after a restart all
                 pooled.invalidate()
             pooled.close()
 
@@ -211,7 +218,7 @@ class Database:
             except LOST as error:
                 raise UnavailableError(f"the database cannot be reached ({type(error).__name__})") from None
             connection: Any = pooled.dbapi_connection
-            if time.monotonic() - connection.last_used < TRUST_IDLE:
+            if connection.last_used > max(self._last_loss, time.monotonic() - TRUST_IDLE):
                 return pooled
             try:
                 connection.execute("SELECT 1")

@@ -9,45 +9,61 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from werkzeug.exceptions import MethodNotAllowed, NotFound
-from werkzeug.routing import Map, RequestRedirect, Rule
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
+from werkzeug.routing import BaseConverter, Map, RequestRedirect, Rule
 from werkzeug.wrappers import Request as HttpRequest
 from werkzeug.wrappers import Response
 
 from shared import logs, operations
 from shared.config import ANONYMOUS, IntakeSettings
 from shared.errors import InvalidRequestError, NotFoundError
-from shared.identity import Request, check_key, check_tenant, check_type, parse_request
+from shared.identity import Request, check_tenant, parse_request
+from shared.intake_reading import (
+    check_query,
+    cursor_of,
+    drain,
+    operation_id_of,
+    page_size_of,
+    read_body,
+    read_key,
+    refuse_disguised_path,
+    seconds_of,
+    state_of,
+    type_of,
+)
 from shared.outbox import Outbox
 from shared.pipeline import Pipeline
 from shared.problems import Problem, problem, problem_of
-from shared.request import MAX_BODY_BYTES
 from shared.tracing import traceparent_of
 
-LONGEST_POLL = 30.0  # seconds; load balancers and clients give up soon after
 POLL_EVERY = 0.25  # seconds between two reads of a long poll
 RETRY_AFTER = 2  # seconds until an unfinished operation is worth another look
-PAGE_SIZE = 50
-LARGEST_PAGE = 500
-STATES = frozenset({"requested", "running", "succeeded", "failed", "cancelled", "needs_review"})
+
+
+class _Name(BaseConverter):
+    """A part of a path without the colon that a custom method starts with."""
+
+    regex = r"[^/:]+"
+
 
 ROUTES = Map(
     [
         Rule("/v1/tenants/<tenant>/operations", methods=["POST"], endpoint="submit"),
         Rule("/v1/tenants/<tenant>/operations", methods=["GET"], endpoint="page"),
-        Rule("/v1/tenants/<tenant>/operations/<operation_id>", methods=["GET"], endpoint="status"),
-        Rule("/v1/tenants/<tenant>/operations/<operation_id>:cancel", methods=["POST"], endpoint="cancel"),
+        Rule("/v1/tenants/<tenant>/operations/<name:operation_id>", methods=["GET"], endpoint="status"),
+        Rule("/v1/tenants/<tenant>/operations/<name:operation_id>:cancel", methods=["POST"], endpoint="cancel"),
     ],
     strict_slashes=True,
     merge_slashes=False,
+    converters={"name": _Name},
 )
+QUERIES = {"page": frozenset({"state", "type", "cursor", "page_size"}), "status": frozenset({"wait"})}
 
 log = logging.getLogger(__name__)
 Authenticate = Callable[[HttpRequest], "Caller"]
@@ -76,11 +92,15 @@ class Intake:
     def answer(self, request: HttpRequest) -> Response:
         """Answer one request; never raises, and never shows an exception's text."""
         try:
+            return self._answered(request)
+        finally:
+            drain(request)
+
+    def _answered(self, request: HttpRequest) -> Response:
+        try:
             return self._routed(request)
-        except MethodNotAllowed as error:
-            return _problem_response(problem("method-not-allowed"), {"Allow": ", ".join(error.valid_methods or ())})
-        except (NotFound, RequestRedirect):
-            return _problem_response(problem("not-found"))
+        except HTTPException as error:
+            return refusal(error)
         except operations.KeyReusedError as error:
             detail = "the key was used for a request that differs in the fields listed"
             return _problem_response(problem("key-reused", detail, fields=error.fields))
@@ -93,13 +113,15 @@ class Intake:
             return _problem_response(answer)
 
     def _routed(self, request: HttpRequest) -> Response:
+        refuse_disguised_path(request)
         endpoint, values = ROUTES.bind_to_environ(request.environ).match()
         values = dict(values)
         tenant = check_tenant(values["tenant"])
         if not self.authenticate(request).may_use(tenant):
             raise NotFoundError
         if "operation_id" in values:
-            values["operation_id"] = _operation_id(values["operation_id"])
+            values["operation_id"] = operation_id_of(values["operation_id"])
+        check_query(request, QUERIES.get(endpoint, frozenset()))
         view: Callable[..., Response] = getattr(self, f"_{endpoint}")
         with logs.bind(tenant=tenant):
             return view(request, **values)
@@ -125,17 +147,10 @@ class Intake:
             return {"id": str(operation_id), "tenant": tenant, "state": "pruned"}
 
     def _read_submission(self, request: HttpRequest) -> tuple[str, Request]:
-        keys = request.headers.getlist("Idempotency-Key")
-        if not keys:
-            raise InvalidRequestError("missing-key", "send an Idempotency-Key header, one for each business operation")
-        if len(keys) > 1:
-            raise InvalidRequestError("invalid-key", "send one Idempotency-Key header")
-        key = check_key(keys[0])
-        if request.mimetype != "application/json":
-            raise InvalidRequestError("unsupported-media-type", "send application/json")
-        if (request.content_length or 0) > MAX_BODY_BYTES:
-            raise InvalidRequestError("body-too-large", f"a body has at most {MAX_BODY_BYTES} bytes")
-        asked = parse_request(request.get_data(cache=False), self.pipeline)
+        key = read_key(request)
+        if request.mimetype != "application/json" or request.headers.get("Content-Encoding", "identity") != "identity":
+            raise InvalidRequestError("unsupported-media-type", "send application/json, without a content encoding")
+        asked = parse_request(read_body(request), self.pipeline)
         if asked.options.ordering_key is not None:
             raise InvalidRequestError(
                 "invalid-request", "ordering keys are not supported yet: leave it out", "/ordering_key"
@@ -143,32 +158,32 @@ class Intake:
         return key, asked
 
     def _status(self, request: HttpRequest, tenant: str, operation_id: UUID) -> Response:
-        wait = _seconds(request.args.get("wait"))
-        known = request.headers.get("If-None-Match")
+        wait = seconds_of(request.args.get("wait"))
+        known = request.if_none_match
         deadline = time.monotonic() + wait
         while True:
             body = operations.read(self.outbox.database, tenant, operation_id)
             etag = _etag(body)
             resting = body["state"] in operations.RESTING
-            if resting or (known is not None and known != etag) or time.monotonic() >= deadline:
+            changed = bool(known) and not known.contains_weak(etag)
+            if resting or changed or time.monotonic() >= deadline:
                 break
             time.sleep(min(POLL_EVERY, max(deadline - time.monotonic(), 0)))
-        headers = {"ETag": etag, "Cache-Control": "no-cache"} | ({} if resting else {"Retry-After": str(RETRY_AFTER)})
-        if known == etag:
+        headers = {"ETag": f'"{etag}"', "Cache-Control": "no-cache"} | (
+            {} if resting else {"Retry-After": str(RETRY_AFTER)}
+        )
+        if known.contains_weak(etag):
             return Response(status=304, headers=headers)
         return _json(body, 200, headers)
 
     def _page(self, request: HttpRequest, tenant: str) -> Response:
-        unknown = set(request.args) - {"state", "type", "cursor", "page_size"}
-        if unknown:
-            raise InvalidRequestError("invalid-query", "only state, type, cursor and page_size are known")
         page, cursor = operations.list_page(
             self.outbox.database,
             tenant,
-            state=_state(request.args.get("state")),
-            operation_type=_type(request.args.get("type")),
-            cursor=_cursor(request.args.get("cursor")),
-            page_size=_page_size(request.args.get("page_size")),
+            state=state_of(request.args.get("state")),
+            operation_type=type_of(request.args.get("type")),
+            cursor=cursor_of(request.args.get("cursor")),
+            page_size=page_size_of(request.args.get("page_size")),
         )
         return _json({"operations": page} | ({"cursor": str(cursor)} if cursor else {}), 200)
 
@@ -194,54 +209,20 @@ def authenticator(settings: IntakeSettings) -> Authenticate:
     return authenticate
 
 
-def _operation_id(text: str) -> UUID:
-    if not re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", text):
-        raise NotFoundError
-    return UUID(text)
-
-
-def _query(detail: str) -> InvalidRequestError:
-    return InvalidRequestError("invalid-query", detail)
-
-
-def _state(text: str | None) -> str | None:
-    if text is not None and text not in STATES:
-        raise _query(f"state is one of {', '.join(sorted(STATES))}")
-    return text
-
-
-def _type(text: str | None) -> str | None:
-    try:
-        return text if text is None else check_type(text)
-    except InvalidRequestError:
-        raise _query("type looks like invoice.generate") from None
-
-
-def _cursor(text: str | None) -> UUID | None:
-    try:
-        return None if text is None else _operation_id(text)
-    except NotFoundError:
-        raise _query("cursor is what the page before answered") from None
-
-
-def _page_size(text: str | None) -> int:
-    if text is None:
-        return PAGE_SIZE
-    if not re.fullmatch(r"[1-9][0-9]{0,2}", text) or int(text) > LARGEST_PAGE:
-        raise _query(f"page_size is a number from 1 to {LARGEST_PAGE}")
-    return int(text)
-
-
-def _seconds(text: str | None) -> float:
-    if text is None:
-        return 0
-    if not re.fullmatch(r"[0-9]{1,2}s", text) or int(text[:-1]) > LONGEST_POLL:
-        raise _query(f"wait looks like 20s, at most {LONGEST_POLL:.0f}s")
-    return float(text[:-1])
+def refusal(error: HTTPException) -> Response:
+    """Answer what the routing or the framework around it refuses, without its text."""
+    if isinstance(error, MethodNotAllowed):
+        allowed = ", ".join(sorted(error.valid_methods or ()))
+        return _problem_response(problem("method-not-allowed"), {"Allow": allowed})
+    if isinstance(error, (NotFound, RequestRedirect)):
+        return _problem_response(problem("not-found"))
+    if error.code is not None and error.code < 500:
+        return _problem_response(problem("invalid-request", "this is not a request of the API"))
+    return _problem_response(problem("internal"))
 
 
 def _etag(body: dict[str, Any]) -> str:
-    return f'"{hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:32]}"'
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _json(body: dict[str, Any], status: int, headers: dict[str, str] | None = None) -> Response:

@@ -17,6 +17,7 @@ from shared.publisher import Dispatch
 from shared.request import MAX_BODY_BYTES
 
 ACCEPT_ATTEMPTS = 5  # an identity that is neither insertable nor readable is being written or pruned this moment
+CANONICAL_GROWTH = 5  # times; `1e20,` is five bytes, its canonical form twenty-two
 FINAL = frozenset({"succeeded", "failed", "cancelled"})
 RESTING = FINAL | {"needs_review"}  # states that do not change by themselves
 
@@ -98,7 +99,7 @@ def _compare(recorded: Row, request: Request) -> None:
 
 
 def _recorded_request(recorded: Row, operation_type: str) -> Request:
-    given = ijson.parse(recorded.input.encode(), max_bytes=2 * MAX_BODY_BYTES)
+    given = ijson.parse(recorded.input.encode(), max_bytes=CANONICAL_GROWTH * MAX_BODY_BYTES)
     if not isinstance(given, dict):
         raise TypeError("an input is an object")
     return Request(operation_type, given, Options(recorded.not_before, recorded.deadline, recorded.ordering_key))
@@ -140,7 +141,7 @@ def cancel(database: Database, tenant: str, operation_id: UUID) -> None:
 
     Raises NotFoundError, and NotCancellableError when the operation has come to rest.
     """
-    if database.in_transaction(lambda transaction: _cancel(transaction, tenant, operation_id)):
+    if database.in_transaction(lambda opened: _cancel(opened, tenant, operation_id), repeat_if_lost=True):
         return
     state = read(database, tenant, operation_id)["state"]
     if state != "cancelled":

@@ -8,8 +8,8 @@ from shared.errors import (
     ForbiddenError,
     InvalidRequestError,
     NotFoundError,
+    RetryableError,
     UnauthenticatedError,
-    UnavailableError,
 )
 
 TYPE_PREFIX = "urn:echoproof:problem:"
@@ -83,5 +83,5 @@ _FIXED: dict[type[Exception], str] = {
     UnauthenticatedError: "unauthenticated",
     ForbiddenError: "forbidden",
     NotFoundError: "not-found",
-    UnavailableError: "unavailable",
+    RetryableError: "unavailable",  # also a lock or statement that took too long
 }
