@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from shared import envelope
+from shared import envelope, steps
 from shared.database import Database, Transaction
 from shared.errors import MalformedMessageError
+from shared.publisher import Dispatch
 from shared.transitions import IN_REVIEW, UNFINISHED
 
 log = logging.getLogger(__name__)
@@ -29,19 +30,28 @@ def record(database: Database, body: bytes, headers: dict[str, str]) -> Recorded
     """Record one delivery of the dead-letter topic; the same one again only counts.
 
     A step that is still owned by its outbox row or lease, or that has ended, makes this noise: recorded and
-    closed. Raises UnavailableError when the database cannot be reached.
+    closed. That of a pruned operation is not even recorded. Raises UnavailableError when the database cannot be
+    reached.
     """
     try:
         letter = envelope.decode_dead_letter(body, headers)
     except MalformedMessageError as error:
         return record_malformed(database, error)
     recorded = database.in_transaction(lambda transaction: _record_step(transaction, letter))
-    return recorded or record_unknown(database, letter.message)
+    return recorded or _record_ownerless(database, letter.message)
+
+
+def _record_ownerless(database: Database, message: envelope.Message) -> Recorded:
+    which = Dispatch(message.operation_id, message.type, message.step, message.dispatch)
+    if steps.explain(database, which).refusal is steps.Refusal.PRUNED:
+        return Recorded("closed", 0)
+    return record_unknown(database, message)
 
 
 def _record_step(transaction: Transaction, letter: envelope.DeadLetter) -> Recorded | None:
     message = letter.message
-    transaction.run("lock_operation", operation_id=message.operation_id)
+    # Locks the step's row, as whatever moves the step does first: so what is recorded here is not overtaken. A lock
+    # on the operation would not do: a settle takes that one last, when it may already wait for this review row.
     owners = transaction.run("find_step_owner", operation_id=message.operation_id, step=message.step)
     if not owners:
         return None

@@ -1,11 +1,11 @@
 -- What needs a person.
 
 -- name: find_step_owner
--- What owns a step now: its state, its generation and whether an outbox row stands for it.
-SELECT s.state, s.generation, s.dispatch, x.operation_id IS NOT NULL AS in_outbox
-FROM steps AS s
-LEFT JOIN outbox AS x ON x.operation_id = s.operation_id AND x.step = s.step
-WHERE s.operation_id = CAST(:operation_id AS uuid) AND s.step = :step;
+-- What owns a step now: its state and its generation, under the row lock that every move of the step takes first.
+SELECT state, generation
+FROM steps
+WHERE operation_id = CAST(:operation_id AS uuid) AND step = :step
+FOR NO KEY UPDATE;
 
 -- name: record_step_dead_letter
 -- Records an undelivered message of a step, once a generation; an open row stays open, and says that it came again.
