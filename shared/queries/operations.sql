@@ -74,10 +74,6 @@ WHERE o.tenant = :tenant
 ORDER BY o.id DESC
 LIMIT CAST(:page_size AS int);
 
--- name: lock_operation
--- Takes the operation's row lock, so that what the next statement reads of its steps is not overtaken.
-SELECT id, state FROM operations WHERE id = CAST(:operation_id AS uuid) FOR NO KEY UPDATE;
-
 -- name: cancel_operation
 -- Cancels the steps that have not started and asks the running ones to stop; no row when nothing was left to cancel.
 WITH asked AS (
