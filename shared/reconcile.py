@@ -11,6 +11,9 @@ from shared.outbox import WRITER_LEASE, Outbox
 from shared.pipeline import Pipeline
 from shared.publisher import Dispatch
 
+LOOKUPS = 12  # of one unresolved step: with the pauses below about twenty hours, then it waits for a person alone
+LOOKUP_PAUSE = 30.0  # seconds before the first; doubles each time
+LONGEST_LOOKUP_PAUSE = 21_600.0  # seconds: six hours
 BATCH = 200  # rows a statement: locks are held for milliseconds
 
 log = logging.getLogger(__name__)
@@ -23,12 +26,18 @@ class Sweep:
     requeued: int
     exhausted: int
     started: int
+    looked_up: int
+    unknown_effects: int
+    oldest_unknown_age: float
 
 
 def run_once(outbox: Outbox, pipeline: Pipeline, batch: int = BATCH) -> Sweep:
     """Run every duty until nothing is left to do."""
     requeued, exhausted = move_expired_leases(outbox, pipeline, batch)
-    sweep = Sweep(requeued, exhausted, queue_startable_steps(outbox.database, batch))
+    looked_up = queue_lookups(outbox, pipeline, batch)
+    started = queue_startable_steps(outbox.database, batch)
+    unknown, age = outbox.database.run("effects_pulse")[0]
+    sweep = Sweep(requeued, exhausted, started, looked_up, unknown, age)
     log.info("reconcile sweep", extra={"sweep": vars(sweep)})
     return sweep
 
@@ -47,6 +56,24 @@ def move_expired_leases(outbox: Outbox, pipeline: Pipeline, batch: int = BATCH) 
         requeued, exhausted = requeued + len(again), exhausted + len(rows) - len(again)
         if len(rows) < batch:
             return requeued, exhausted
+
+
+def queue_lookups(outbox: Outbox, pipeline: Pipeline, batch: int = BATCH) -> int:
+    """Queue unresolved steps so that they look their open effects up again; bounded, with growing pauses.
+
+    The step's own function makes the lookup, as the holder of its lease. Returns how many were queued.
+    """
+    rows = outbox.database.run(
+        "queue_lookups",
+        batch=batch,
+        writer_lease=WRITER_LEASE,
+        most=LOOKUPS,
+        shortest=LOOKUP_PAUSE,
+        longest=LONGEST_LOOKUP_PAUSE,
+        **_policy(pipeline),
+    )
+    outbox.publish_at_once([Dispatch(*row) for row in rows])
+    return len(rows)
 
 
 def queue_startable_steps(database: Database, batch: int = BATCH) -> int:

@@ -9,11 +9,17 @@ from uuid import UUID
 
 from shared import steps
 from shared.database import Database, Transaction
-from shared.errors import EchoproofError, LeaseLostError
+from shared.effects import Effect, EffectRejectedError
+from shared.errors import EchoproofError, LeaseLostError, Unresolved
+from shared.providers import Provider
 
 
 class SettlingTransactionError(EchoproofError):
     """The step's settling transaction is already open."""
+
+
+class OpenEffectError(Unresolved):
+    """The handler ended although the outcome of an effect that it asked for is not known."""
 
 
 class StepContext:
@@ -29,6 +35,7 @@ class StepContext:
         self.cancelled = False
         self.lost = False
         self._open = contextlib.ExitStack()
+        self._unsettled: set[str] = set()
         self.settling: Transaction | None = None
 
     @property
@@ -88,6 +95,28 @@ class StepContext:
         self.settling = transaction
         steps.hold(transaction, self._claim)
         return transaction
+
+    def effect(self, name: str, provider: Provider, request: Any) -> dict[str, Any]:
+        """Make an outside effect happen once and return the provider's answer (see `shared.effects.Effect`).
+
+        `name` is unique within the step and never changes. Not to be called once `transaction()` is open, whose row
+        lock it would wait for: raises SettlingTransactionError.
+        """
+        if self.settling is not None:
+            raise SettlingTransactionError("effects come before the settling transaction")
+        self._unsettled.add(name)
+        try:
+            answer = Effect(self.database, self._claim, name, provider).happen(request)
+        except EffectRejectedError:
+            self._unsettled.discard(name)  # a definite no; the handler may go on without the effect
+            raise
+        self._unsettled.discard(name)
+        return answer
+
+    def check_effects(self) -> None:
+        """Raise OpenEffectError when an effect was asked for that did not come to a definite end."""
+        if self._unsettled:
+            raise OpenEffectError
 
     def check(self) -> None:
         """Raise LeaseLostError when the heartbeat found that this attempt no longer holds the step."""

@@ -27,7 +27,7 @@ from shared.heartbeat import Heartbeat
 from shared.outbox import Outbox
 from shared.pipeline import Pipeline, Step
 from shared.publisher import Dispatch
-from shared.step_context import StepContext
+from shared.step_context import OpenEffectError, StepContext
 from shared.wiring import HttpFunction, Surroundings, internal_function
 
 Handler = Callable[[Any], dict[str, Any] | None]
@@ -95,7 +95,10 @@ class StepFunction:
     def _run(self, held: steps.Claim, context: StepContext) -> tuple[Delivery, list[Dispatch]]:
         try:
             result = self.handler(context)
-            due = steps.succeed(context.settling or self.outbox.database, held, result)
+            context.check_effects()
+            state, due = steps.succeed(context.settling or self.outbox.database, held, result)
+            if state != "succeeded" and context.settling:
+                raise OpenEffectError  # business rows are completions: they roll back
             context.close(None)
         except LeaseLostError as error:
             context.close(error)
@@ -103,8 +106,8 @@ class StepFunction:
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is an outcome, bounded by the budget
             context.close(error)
             return self._settle_failure(held, error)
-        log.info("succeeded")
-        return Delivery("succeeded", result), due
+        log.info("settled: %s", state)
+        return Delivery(state, result if state == "succeeded" else None), due
 
     def _settle_failure(self, held: steps.Claim, error: Exception) -> tuple[Delivery, list[Dispatch]]:
         outcome, delay = judge(held, error)

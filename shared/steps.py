@@ -33,8 +33,18 @@ class Refusal(StrEnum):
     EARLY = "early"
     EXHAUSTED = "exhausted"
     CANCELLED = "cancelled"
+    UNRESOLVED = "unresolved"
     PRUNED = "pruned"
     UNKNOWN = "unknown"
+
+
+# What a step that its message could not start has become; still queued: a confirmed effect has spared it a cancel.
+REFUSALS = {
+    "exhausted": Refusal.EXHAUSTED,
+    "cancelled": Refusal.CANCELLED,
+    "unresolved": Refusal.UNRESOLVED,
+    "queued": Refusal.EARLY,
+}
 
 
 class Outcome(StrEnum):
@@ -98,7 +108,7 @@ def claim(database: Database, policy: Step, message: Dispatch) -> Claim | NotCla
         return Claim(message.operation_id, policy, message.traceparent, results=row.pop("results") or {}, **row)
     refused = database.run("refuse_step", **which)
     if refused:
-        return NotClaimed(Refusal(refused[0].state))
+        return NotClaimed(REFUSALS[refused[0].state])
     return explain(database, message)
 
 
@@ -140,10 +150,10 @@ def hold(runner: Runner, held: Claim) -> None:
         raise LeaseLostError
 
 
-def succeed(runner: Runner, held: Claim, result: Any) -> list[Dispatch]:
-    """Complete the step and return the dispatches of the steps that this made due.
+def succeed(runner: Runner, held: Claim, result: Any) -> tuple[str, list[Dispatch]]:
+    """Complete the step and return its new state and the dispatches of the steps that this made due.
 
-    Raises LeaseLostError when the fence no longer holds the step (the caller's transaction must then roll back),
+    The state is `succeeded`, or `unresolved` when an effect of the step is open. Raises LeaseLostError when the fence no longer holds the step (the caller's transaction must then roll back),
     InvalidJsonError for a result that cannot be stored.
     """
     rows = runner.run(
@@ -156,7 +166,7 @@ def succeed(runner: Runner, held: Claim, result: Any) -> list[Dispatch]:
     )
     if not rows:
         raise LeaseLostError
-    return [
+    return rows[0].state, [
         Dispatch(held.operation_id, held.policy.type, row.step, row.dispatch, held.traceparent)
         for row in rows
         if row.step is not None

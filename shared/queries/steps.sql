@@ -43,6 +43,7 @@ WITH refused AS (
 ), taken AS (
     DELETE FROM outbox USING refused
     WHERE outbox.operation_id = refused.operation_id AND outbox.step = refused.step
+        AND refused.state <> 'queued'  -- a confirmed effect has spared the step a cancel
 )
 SELECT state FROM refused;
 
@@ -70,16 +71,17 @@ WHERE operation_id = CAST(:operation_id AS uuid) AND step = :step AND fence = :f
 FOR NO KEY UPDATE;
 
 -- name: settle_succeeded
--- Completes the step under its fence, counts down the steps that need it and queues those that need no more.
+-- Completes the step under its fence, counts down the steps that need it and queues those that need no more; a step
+-- with an open effect becomes unresolved instead (guard_open_effects), which the state returned tells.
 WITH settled AS (
     UPDATE steps SET
         state = 'succeeded', result = CAST(:result AS json), finished_at = now(), lease_expires_at = NULL,
         error_kind = NULL, error = NULL
     WHERE operation_id = CAST(:operation_id AS uuid) AND step = :step AND fence = :fence AND state = 'running'
-    RETURNING operation_id, step, attempt, generation, dispatch, fence, attempt_started_at
+    RETURNING operation_id, step, state, attempt, generation, dispatch, fence, attempt_started_at
 ), history AS (
     INSERT INTO attempts (operation_id, step, attempt, generation, dispatch, fence, outcome, started_at)
-    SELECT operation_id, step, attempt, generation, dispatch, fence, 'succeeded', attempt_started_at
+    SELECT operation_id, step, attempt, generation, dispatch, fence, state, attempt_started_at
     FROM settled
 ), ready AS (
     UPDATE steps AS child SET
@@ -88,7 +90,8 @@ WITH settled AS (
         dispatch = child.dispatch + CASE WHEN child.needs_left = 1 AND child.state = 'waiting' THEN 1 ELSE 0 END,
         available_at = CASE WHEN child.needs_left = 1 AND child.state = 'waiting' THEN now() ELSE child.available_at END
     FROM settled
-    WHERE child.operation_id = settled.operation_id AND settled.step = ANY(child.needs) AND child.needs_left > 0
+    WHERE settled.state = 'succeeded' AND child.operation_id = settled.operation_id
+        AND settled.step = ANY(child.needs) AND child.needs_left > 0
     RETURNING child.operation_id, child.step, child.dispatch, child.state
 ), sent AS (
     INSERT INTO outbox (operation_id, step, type, dispatch, available_at, publish_after, traceparent)
@@ -97,7 +100,7 @@ WITH settled AS (
     WHERE state = 'queued'
     RETURNING step, dispatch
 )
-SELECT settled.attempt, sent.step, sent.dispatch
+SELECT settled.state, sent.step, sent.dispatch
 FROM settled
 LEFT JOIN sent ON true;
 
