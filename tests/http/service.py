@@ -164,6 +164,7 @@ def service_for(
         "PUBSUB_EMULATOR_HOST": pubsub,
         "THREADS": "8",
         "POOL_SIZE": "8",
+        "LOCK_TIMEOUT": "4s",  # a test waits for it
         "PYTHONPATH": str(ROOT),
     }
     log = folder / "intake.log"
