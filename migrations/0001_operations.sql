@@ -117,7 +117,9 @@ COMMENT ON COLUMN steps.finished_at IS 'When the step stopped moving by itself.'
 COMMENT ON COLUMN steps.result IS 'What the handler returned (canonical JSON).';
 COMMENT ON COLUMN steps.error_kind IS 'Stable name of the last failure.';
 COMMENT ON COLUMN steps.error IS 'Sanitised text of the last failure.';
-CREATE INDEX steps_by_lease ON steps (lease_expires_at) WHERE state = 'running';
+-- Not WHERE state = 'running' (the same rows, by CHECK): that would offer the index to every statement which asks for
+-- a running step by its key, and with statistics of a quiet moment a settle then walks all leases, dead entries too.
+CREATE INDEX steps_by_lease ON steps (lease_expires_at) WHERE lease_expires_at IS NOT NULL;
 CREATE INDEX steps_startable ON steps (operation_id) WHERE state = 'waiting' AND needs_left = 0;
 
 CREATE TABLE attempts (
@@ -230,18 +232,21 @@ RETURN (from_state || '>' || to_state) = ANY (ARRAY[
 ]);
 COMMENT ON FUNCTION step_edge_is_legal IS 'Whether a step may move from one state to the other.';
 
-CREATE FUNCTION refuse_step_change() RETURNS trigger LANGUAGE plpgsql AS $$
+-- The condition stands in the function, which a session plans once; in the trigger's WHEN each statement would plan it.
+CREATE FUNCTION check_step_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE EXCEPTION 'step may not move from % to %', OLD.state, NEW.state
-        USING ERRCODE = 'check_violation', CONSTRAINT = 'steps_legal_edge';
-END $$;
-COMMENT ON FUNCTION refuse_step_change IS 'Refuses an edge that the state machine does not have, or a counter that would fall.';
-
-CREATE TRIGGER steps_legal_edge BEFORE UPDATE ON steps FOR EACH ROW
-    WHEN ((OLD.state <> NEW.state AND NOT step_edge_is_legal(OLD.state, NEW.state))
+    IF (OLD.state <> NEW.state AND NOT step_edge_is_legal(OLD.state, NEW.state))
         OR NEW.attempt < OLD.attempt OR NEW.dispatch < OLD.dispatch OR NEW.fence < OLD.fence
-        OR NEW.generation < OLD.generation OR NEW.needs_left > OLD.needs_left)
-    EXECUTE FUNCTION refuse_step_change();
+        OR NEW.generation < OLD.generation OR NEW.needs_left > OLD.needs_left
+    THEN
+        RAISE EXCEPTION 'step may not move from % to %', OLD.state, NEW.state
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'steps_legal_edge';
+    END IF;
+    RETURN NEW;
+END $$;
+COMMENT ON FUNCTION check_step_change IS 'Refuses an edge that the state machine does not have, or a counter that would fall.';
+
+CREATE TRIGGER steps_legal_edge BEFORE UPDATE ON steps FOR EACH ROW EXECUTE FUNCTION check_step_change();
 
 CREATE FUNCTION operation_state(was text, steps_left integer, alive integer, in_review integer, failed integer,
     cancelled integer, started boolean) RETURNS text
@@ -287,9 +292,10 @@ BEGIN
             steps_cancelled = op.steps_cancelled + d.cancelled,
             (state, finished_at) = (
                 SELECT s.state, CASE WHEN s.state IN ('succeeded', 'failed', 'cancelled') THEN now() END
-                FROM operation_state(op.state, op.steps_left + d.steps_left, op.steps_alive + d.alive,
+                -- a subquery, so that the function is inlined; in FROM alone it is executed
+                FROM (SELECT operation_state(op.state, op.steps_left + d.steps_left, op.steps_alive + d.alive,
                     op.steps_in_review + d.in_review, op.steps_failed + d.failed,
-                    op.steps_cancelled + d.cancelled, d.started) AS s (state)
+                    op.steps_cancelled + d.cancelled, d.started)) AS s (state)
             )
         WHERE op.id = d.operation_id AND (op.state = 'requested' OR d.moved);
     END LOOP;
@@ -322,8 +328,9 @@ CREATE TRIGGER steps_need_review AFTER UPDATE ON steps FOR EACH ROW
 
 CREATE FUNCTION close_dead_letters() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+    -- closed_at, not state: keeps the planner to the row's key, away from the index of every open row
     UPDATE dead_letters SET state = 'closed', closed_at = now(), closed_reason = 'step ' || NEW.state
-    WHERE operation_id = NEW.operation_id AND step = NEW.step AND state = 'open';
+    WHERE operation_id = NEW.operation_id AND step = NEW.step AND closed_at IS NULL;
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION close_dead_letters IS 'Closes the review rows of a step that ended well.';
