@@ -116,8 +116,9 @@ class Intake:
         refuse_disguised_path(request)
         endpoint, values = ROUTES.bind_to_environ(request.environ).match()
         values = dict(values)
+        caller = self.authenticate(request)
         tenant = check_tenant(values["tenant"])
-        if not self.authenticate(request).may_use(tenant):
+        if not caller.may_use(tenant):
             raise NotFoundError
         if "operation_id" in values:
             values["operation_id"] = operation_id_of(values["operation_id"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -17,7 +17,7 @@ from shared.migrate import migrate
 from tests.database.kit import Kit, pipeline_in
 from tests.database.rival import Rival, wait_until_blocked
 from tests.http.proxy import Lose
-from tests.http.service import OPERATIONS, Service, service_for
+from tests.http.service import OPERATIONS, Answer, Service, service_for
 
 BODY = {"type": "test.single", "input": {"n": 1}}
 INTAKES = "datname = current_database() AND application_name = 'echoproof' AND pid <> pg_backend_pid()"
@@ -118,12 +118,13 @@ def test_case_8_the_waiting_statements_backend_is_ended_and_its_repetition_waits
 
 def test_case_32_every_idle_backend_is_ended_and_the_next_requests_work(service: Service, kit: Kit, key: str) -> None:
     location = service.post(BODY, key).headers["Location"]
-    for send in (
+    sends: list[Callable[[], Answer]] = [
         lambda: service.get(location),
         lambda: service.get(OPERATIONS),
         lambda: service.post(BODY, f"{key}-2"),
         lambda: service.cancel(location),
-    ):
+    ]
+    for send in sends:
         fill_the_pool(service)
         assert kit.query(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE {INTAKES}")
         assert send().status in (200, 202)
