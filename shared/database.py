@@ -11,12 +11,14 @@ import socket
 import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Protocol, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import pg8000.native
+from pg8000.converters import timestamptz_in
+from pg8000.core import FLUSH_MSG
 from pg8000.exceptions import DatabaseError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
@@ -68,7 +70,9 @@ class Connection:
         self.lost = False
         self._prepared: dict[str, tuple[pg8000.native.PreparedStatement, Callable[..., Row]]] = {}
         with contextlib.suppress(OSError, AttributeError):
+            raw.register_in_adapter(pg8000.native.TIMESTAMPTZ, _timestamptz)
             raw._usock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            raw._sock = _Unflushed(raw._sock)
 
     def run(self, name: str, /, **params: Any) -> list[Row]:
         """Run a named query; raises the errors of `shared.database_errors`."""
@@ -110,6 +114,29 @@ class Connection:
             raise ConnectionLostError(type(error).__name__) from None
         finally:
             self.last_used = time.monotonic()
+
+
+class _Unflushed:
+    """A pg8000 connection's file without its Flush messages: the Sync that follows each makes the server answer.
+
+    With them a statement's answer comes in three parts, each of which wakes this process up.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self.read, self.flush, self._write = file.read, file.flush, file.write
+
+    def write(self, data: bytes) -> None:
+        if data != FLUSH_MSG:
+            self._write(data)
+
+
+def _timestamptz(text: str) -> datetime | str:
+    """Read a timestamptz; fifty times as fast as pg8000's strptime, which still reads what only PostgreSQL has."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        read: datetime | str = timestamptz_in(text)  # infinity, BC
+        return read
 
 
 class Transaction:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -82,7 +81,9 @@ def _accept_parameters(
         "fingerprint": identity.fingerprint(request),
         "fingerprint_version": identity.FINGERPRINT_VERSION,
         "input": ijson.canonical(request.input).decode(),
-        **dataclasses.asdict(request.options),
+        "not_before": request.options.not_before,
+        "deadline": request.options.deadline,
+        "ordering_key": request.options.ordering_key,
         "steps": [step.name for step in steps],
         "needs": [",".join(step.needs) for step in steps],
         "needs_left": [len(step.needs) for step in steps],

@@ -14,7 +14,7 @@ WITH accepted AS (
         CAST(:deadline AS timestamptz), :ordering_key, :traceparent,
         cardinality(CAST(:steps AS text[])), CAST(:first_steps AS int)
     FROM accepted
-    RETURNING id, accepted_at, not_before
+    RETURNING id, not_before
 ), planned AS (
     INSERT INTO steps (operation_id, step, needs, needs_left, state, dispatch, available_at)
     SELECT operation.id, plan.step, string_to_array(plan.needs, ','), plan.needs_left,
@@ -34,7 +34,7 @@ WITH accepted AS (
     WHERE state = 'queued'
     RETURNING step, dispatch, available_at
 )
-SELECT operation.id, operation.accepted_at, sent.step, sent.dispatch, sent.available_at <= now() AS due
+SELECT operation.id, sent.step, sent.dispatch, sent.available_at <= now() AS due
 FROM operation
 CROSS JOIN sent;
 
