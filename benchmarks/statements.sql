@@ -9,7 +9,7 @@ TRUNCATE identities, operations, usual.operations CASCADE;
 VACUUM (ANALYZE) identities, operations, steps, outbox, usual.operations, usual.steps, usual.outbox;
 
 -- name: prepare_operations
--- Operations as accept_operation leaves them, with ids that can be counted up.
+-- Operations as accept_operation leaves them, accepted one after another, with ids that can be counted up.
 WITH numbered AS (
     SELECT n, CAST(:prefix || CAST(CAST(:first AS bigint) + n AS text) AS uuid) AS id
     FROM generate_series(0, CAST(:count AS int) - 1) AS n
@@ -29,7 +29,9 @@ WITH numbered AS (
         AS plan (step, needs, needs_left)
 )
 INSERT INTO outbox (operation_id, step, type, dispatch, available_at, publish_after, traceparent)
-SELECT id, 'record', :type, 1, now(), now(), :traceparent FROM numbered;
+SELECT id, 'record', :type, 1, due.at, due.at, :traceparent
+FROM numbered
+CROSS JOIN LATERAL (SELECT now() + (n - CAST(:count AS int)) * interval '1 microsecond' AS at) AS due;
 
 -- name: prepare_usual
 -- The same for the usual way.
