@@ -167,9 +167,8 @@ def test_case_62_the_repetition_waits_for_a_transaction_in_doubt(kit: Kit, throu
     with ThreadPoolExecutor(1) as pool:
         accepted = pool.submit(accept, kit, through)
         wait_until_blocked(kit)
-        proxy.refuse(refusing=True)
-        proxy.refuse(refusing=False)
-        wait_until_blocked(kit)
+        proxy.drop()
+        wait_until_blocked(kit, 2)  # the first one's backend has not noticed that its client is gone
         rival.commit()
     assert accepted.result() == operations.Accepted(rival.operation_id, new=False, due=[])
 

@@ -1,4 +1,4 @@
-"""One signer, Pub/Sub server and certificate server a session; one intake process and database a test module."""
+"""One intake process before one database, with the servers that it needs, for all of these tests."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def pubsub() -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(scope="module")
-def module_url(postgres: Postgres) -> Iterator[str]:
-    """URL of a database of this module's own, not through the proxy."""
+@pytest.fixture(scope="session")
+def http_url(postgres: Postgres) -> Iterator[str]:
+    """URL of a database of these tests' own, not through the proxy."""
     name = f"http_{os.getpid()}_{next(_numbers)}"
     admin = Connection(connector(postgres.url)())
     admin.execute(f"CREATE DATABASE {name} TEMPLATE template_echoproof")
@@ -50,24 +50,24 @@ def module_url(postgres: Postgres) -> Iterator[str]:
     admin.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def service(
-    module_url: str, signer: Signer, certs_url: str, pubsub: str, tmp_path_factory: pytest.TempPathFactory
+    http_url: str, signer: Signer, certs_url: str, pubsub: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("intake")
     pipeline_in(folder)
-    service = service_for(module_url, signer, certs_url, pubsub, folder / "pipeline.yaml", folder)
+    service = service_for(http_url, signer, certs_url, pubsub, folder / "pipeline.yaml", folder)
     yield service
     service.part.terminate()
     service.part.wait_stopped()
     service.proxy.close()
 
 
-@pytest.fixture(scope="module")
-def kit(module_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
-    """The moves of steps on the module's database."""
-    database = Database(connector(module_url), size=4)
-    kit = Kit(database, pipeline_in(tmp_path_factory.mktemp("kit")), module_url)
+@pytest.fixture(scope="session")
+def kit(http_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
+    """The moves of steps on that database."""
+    database = Database(connector(http_url), size=4)
+    kit = Kit(database, pipeline_in(tmp_path_factory.mktemp("kit")), http_url)
     yield kit
     kit.close()
     database.close()

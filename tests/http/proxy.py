@@ -44,10 +44,14 @@ class Proxy:
         """Drop every connection and let no new one through, until told otherwise."""
         self.refusing = refusing
         if refusing:
-            with self._lock:
-                connections = list(self._open)
-            for connection in connections:
-                _reset(connection)
+            self.drop()
+
+    def drop(self) -> None:
+        """Drop every connection."""
+        with self._lock:
+            connections = list(self._open)
+        for connection in connections:
+            _reset(connection)
 
     def close(self) -> None:
         """Stop listening and drop every connection."""

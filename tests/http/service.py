@@ -21,10 +21,10 @@ from tests.http.proxy import Proxy
 
 ROOT = Path(__file__).resolve().parents[2]
 AUDIENCE = "https://intake.example"
-APP = "app@project.iam.gserviceaccount.com"  # may use the tenants shop and branch
+APP = "app@project.iam.gserviceaccount.com"  # may use the tenants shop, branch and ledger
 OTHER = "other@project.iam.gserviceaccount.com"  # may use the tenant rival
 STRANGER = "stranger@project.iam.gserviceaccount.com"  # may use none
-CALLERS = {APP: ["shop", "branch"], OTHER: ["rival"]}
+CALLERS = {APP: ["shop", "branch", "ledger"], OTHER: ["rival"]}
 OPERATIONS = "/v1/tenants/shop/operations"
 Headers = Iterable[tuple[str, str | bytes]]
 

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import psutil
 import pytest
 
 from shared.operations import CANONICAL_GROWTH
@@ -252,6 +256,29 @@ def test_case_9_10_12_a_malformed_request_is_a_problem_and_writes_nothing(
     check(answer, bad.problem)
     if bad.pointer is not None:
         assert answer.json["pointer"] == bad.pointer
+
+
+def peak_memory(service: Service, *, reset: bool) -> int:
+    """The largest resident set of the serving process since the last reset, in bytes (Linux, proc(5))."""
+    assert service.part.pid is not None
+    (worker,) = psutil.Process(service.part.pid).children()
+    if reset:
+        Path(f"/proc/{worker.pid}/clear_refs").write_text("5")
+    status = Path(f"/proc/{worker.pid}/status").read_text()
+    return 1024 * int(re.findall(r"VmHWM:\s+([0-9]+) kB", status)[0])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process's memory is read from Linux's /proc")
+@pytest.mark.parametrize("headers", [[JSON], [JSON, KEY]], ids=["refused by its headers", "refused by its size"])
+def test_a_body_that_nobody_wants_is_not_held_in_memory(
+    service: Service, nothing_left: None, headers: list[tuple[str, str | bytes]]
+) -> None:
+    size = 30_000_000
+    service.send("POST", OPERATIONS, b" ", headers)  # what the first request imports counts for nothing
+    before = peak_memory(service, reset=True)
+    for body in (b" " * size, [b" " * 1_000_000] * 30):
+        assert service.send("POST", OPERATIONS, body, headers).status in (400, 413)
+    assert peak_memory(service, reset=False) - before < size / 2
 
 
 def test_method_not_allowed_says_what_is(service: Service) -> None:

@@ -132,7 +132,7 @@ def pages(service: Service, query: str) -> list[list[str]]:
     """Follow the cursors of a list and return the ids of each page."""
     found, cursor = [], ""
     while True:
-        page = service.get(f"/v1/tenants/branch/operations?{query}{cursor}").json
+        page = service.get(f"/v1/tenants/ledger/operations?{query}{cursor}").json
         found.append([each["id"] for each in page["operations"]])
         if "cursor" not in page:
             return found
@@ -141,7 +141,7 @@ def pages(service: Service, query: str) -> list[list[str]]:
 
 def test_a_list_comes_newest_first_in_pages_that_new_operations_do_not_shift(service: Service, kit: Kit) -> None:
     assert pages(service, "page_size=3") == [[]]
-    paths = [submit(service, ["test.single", "test.twin"][n % 2], "branch") for n in range(6)]
+    paths = [submit(service, ["test.single", "test.twin"][n % 2], "ledger") for n in range(6)]
     newest_first = [str(identifier(path)) for path in reversed(paths)]
     assert pages(service, "page_size=3") == [newest_first[:3], newest_first[3:]]
     assert pages(service, "page_size=4") == [newest_first[:4], newest_first[4:]]
@@ -149,9 +149,9 @@ def test_a_list_comes_newest_first_in_pages_that_new_operations_do_not_shift(ser
     assert pages(service, "type=test.twin&page_size=2") == [newest_first[0:4:2], [newest_first[4]]]
     assert pages(service, "type=test.none") == [[]]
 
-    first = service.get("/v1/tenants/branch/operations?page_size=3").json
-    submit(service, tenant="branch")
-    second = service.get(f"/v1/tenants/branch/operations?page_size=3&cursor={first['cursor']}").json
+    first = service.get("/v1/tenants/ledger/operations?page_size=3").json
+    submit(service, tenant="ledger")
+    second = service.get(f"/v1/tenants/ledger/operations?page_size=3&cursor={first['cursor']}").json
     assert [each["id"] for each in second["operations"]] == newest_first[3:]
 
     finish(kit, claim(kit, paths[0]))
