@@ -7,6 +7,7 @@ once the pipe is full; hence this one.
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Self
 
 import requests
 
+from local.parts import die_with_parent
 from local.postgres import free_port
 from shared.errors import UnavailableError
 
@@ -53,7 +55,13 @@ class ObjectServer:
         command += ["-log-level", "warn"]
         root.mkdir(parents=True, exist_ok=True)
         with (self.data / "objects.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=die_with_parent if sys.platform == "linux" else None,
+            )
         self._wait_until_ready()
         return self
 
