@@ -23,11 +23,11 @@ from shared.migrate import migrate
 from shared.pipeline import Pipeline
 from shared.publisher import Dispatch
 
-ROOT = Path(__file__).parent.parent
+HERE = Path(__file__).parent
 TENANT = "bench"
-TYPE = "invoice.generate"
+TYPE = "bench.invoice"
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-SQL = {query.name: query.sql for query in queries.parse((Path(__file__).parent / "statements.sql").read_text())}
+SQL = {query.name: query.sql for query in queries.parse((HERE / "statements.sql").read_text())}
 CLIENTS = 4
 _LONG = timedelta(seconds=60)  # a statement that prepares twenty thousand rows
 ID_PREFIX = "0198f000-0000-7000-8000-"
@@ -130,9 +130,9 @@ def bench() -> Iterator[Bench]:
             connect = connector(server.url_of("bench"))
             migrate(connect)
             admin = Connection(connector(server.url_of("bench"), timeouts={"statement_timeout": _LONG})())
-            admin.execute((Path(__file__).parent / "usual.sql").read_text())
+            admin.execute((HERE / "usual.sql").read_text())
             database = Database(connect, size=CLIENTS)
-            yield Bench(server, database, Pipeline.load(ROOT / "pipeline.yaml"), _request(), admin)
+            yield Bench(server, database, Pipeline.load(HERE / "pipeline.yaml"), _request(), admin)
             database.close()
             admin.close()
     finally:
@@ -140,5 +140,5 @@ def bench() -> Iterator[Bench]:
 
 
 def _request() -> Request:
-    example = json.loads((ROOT / "examples" / "invoice.generate.json").read_text())
-    return Request(example["type"], example["input"])
+    example = json.loads((HERE.parent / "examples" / "invoice.generate.json").read_text())
+    return Request(TYPE, example["input"])

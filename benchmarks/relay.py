@@ -18,7 +18,7 @@ from shared.publisher import Publisher
 PROJECT = "bench"
 ROWS = 20_000
 ROWS_ONE_BY_ONE = 100  # each waits for the client's own batching
-TOPIC = "invoice-record"
+TOPIC = "bench-record"
 TOPIC_PATH = f"projects/{PROJECT}/topics/{TOPIC}"
 PUBLISH_TIMEOUT = 30.0
 
