@@ -1,0 +1,1 @@
+"""The functions: one folder each, `main.py` inside."""

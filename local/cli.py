@@ -67,14 +67,14 @@ def demo(
     data: Annotated[Path | None, typer.Option(help="Keep everything in this folder; by default it is removed.")] = None,
 ) -> None:
     """Run the main job on real orders, break it on the way, and prove that every effect happened once."""
-    from local.demo import Demo, Faults
+    from local.demo import PAYMENT_FAULTS, Demo, Faults
     from local.stack import Stack
 
     with (
         _stopping_on_signals(),
         _folder(data) as folder,
         screens.live_demo(out) as show,
-        Stack(folder, port=port, progress=show.starting) as stack,
+        Stack(folder, port=port, payment_faults=PAYMENT_FAULTS, progress=show.starting) as stack,
     ):
         report = Demo(stack, operations, Faults(outage=outage), show.progress).run()
     screens.show_report(out, report)

@@ -43,6 +43,10 @@ class Faults:
     outage: float = 20.0  # seconds without Pub/Sub
 
 
+# Shares of the payment provider's answers: lost after it has paid; 500 after it has paid, or before it did anything.
+PAYMENT_FAULTS = {"drop_after_commit": 0.05, "error_after_commit": 0.05, "error_unsaved": 0.05}
+
+
 @dataclass
 class Progress:
     """Where the run stands, for whoever shows it."""
@@ -102,12 +106,16 @@ class Demo:
         self._wait(self.progress.total, deadline)
         self.progress.phase = "proof"
         self._show(self.progress)
-        checks = proof.prove(
-            self._database, self._stack.objects_url, BUCKET, self._stack.addresses.sent_log or "", TENANT, self._keys
-        )
+        checks = proof.prove(self._database, self._world(), TENANT, self._keys)
         attempts = {row.outcome: row.attempts for row in self._database.run("prove_attempts", tenant=TENANT)}
         self._database.close()
         return Report(checks, attempts, orders.rejections, time.monotonic() - started, source)
+
+    def _world(self) -> proof.World:
+        found = self._stack.addresses
+        return proof.World(
+            self._stack.objects_url, BUCKET, found.sent_log or "", found.payments or "", found.receiver or ""
+        )
 
     def _invoices(self, chosen: list[Operation], deadline: float) -> None:
         submitting = threading.Thread(

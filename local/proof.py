@@ -28,13 +28,22 @@ class Check:
         return self.expected == self.found
 
 
-def prove(
-    database: Database, objects_url: str, bucket: str, sent_log: str, tenant: str, keys: dict[str, set[str]]
-) -> list[Check]:
-    """Check every submitted key (by operation type): one operation, one invoice, one PDF, one e-mail, nothing lost."""
+@dataclass(frozen=True)
+class World:
+    """Where the effects are: the bucket, and the logs of the mail server, payment provider and webhook receiver."""
+
+    objects_url: str
+    bucket: str
+    sent_log: str
+    payments: str
+    receiver: str
+
+
+def prove(database: Database, world: World, tenant: str, keys: dict[str, set[str]]) -> list[Check]:
+    """Check every submitted key (by operation type): one operation, one of each of its effects, nothing lost."""
     invoices = database.run("prove_invoices", tenant=tenant)
     reports = database.run("prove_reports", tenant=tenant)
-    stored, mails = stored_objects(objects_url, bucket), received(sent_log)
+    stored, mails = stored_objects(world.objects_url, world.bucket), received(world.sent_log)
     everything = [*invoices, *reports]
     wanted_objects = [row.object for row in invoices] + [name for row in reports for name in _names(row.artifact)]
     mail_ids = [row.message_id for row in everything]
@@ -57,10 +66,31 @@ def prove(
         Check("no document that nobody names", 0, len(stored - set(wanted_objects))),
         Check("e-mails received exactly once", total, sum(mails[one] == 1 for one in mail_ids)),
         Check("no e-mail that nobody names", 0, len(set(mails) - set(mail_ids))),
+        *_payments(database, world, tenant),
+        *_webhooks(world, wanted["invoice.generate"]),
         Check("outbox rows left", 0, rest.outbox),
         Check("open dead letters", 0, rest.dead_letters),
         Check("operations without identity or steps", 0, rest.without_identity + rest.without_steps),
     ]
+
+
+def _payments(database: Database, world: World, tenant: str) -> list[Check]:
+    """Compare the invoices that ask for money with what the provider's own ledger says was paid."""
+    due = {row.number: row.total_pence for row in database.run("prove_due", tenant=tenant)}
+    paid = requests.get(f"{world.payments}/_control/ledger", timeout=10).json()
+    keys = {payment["key"] for payment in paid}
+    return [
+        Check("invoices paid in the provider's ledger", len(due), len(paid)),
+        Check("payments with a key of their own", len(paid), len(keys)),
+        Check("pence paid", sum(due.values()), sum(payment["amount"] for payment in paid)),
+    ]
+
+
+def _webhooks(world: World, wanted: int) -> list[Check]:
+    told = requests.get(f"{world.receiver}/_control/received", timeout=10).json()["effects"]
+    operations = Counter(event["data"]["operation_id"] for event in told.values())
+    once = sum(count == 1 for count in operations.values())
+    return [Check("operations announced to the application once", wanted, once)]
 
 
 def stored_objects(url: str, bucket: str) -> set[str]:

@@ -7,12 +7,15 @@ ends the stack.
 
 from __future__ import annotations
 
+import base64
+import json
 import os
+import secrets
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +52,8 @@ class Addresses:
     intake: str
     database: str
     sent_log: str | None
+    payments: str | None
+    receiver: str | None
 
 
 class Stack:
@@ -62,6 +67,7 @@ class Stack:
         tick: float = TICK,
         pipeline_file: Path = ROOT / "pipeline.yaml",
         functions: Path = ROOT / "functions",
+        payment_faults: Mapping[str, float] | None = None,
         progress: Progress = lambda _: None,
     ) -> None:
         self.data = data
@@ -71,6 +77,7 @@ class Stack:
         self._functions = functions
         self._port = port
         self._tick = tick
+        self._payment_faults = dict(payment_faults or {})
         self._progress = progress
         self._env: dict[str, str] = {}
         self._servers: list[Postgres | ObjectServer] = []
@@ -91,7 +98,14 @@ class Stack:
     @property
     def addresses(self) -> Addresses:
         """Where to reach it."""
-        return Addresses(self._url("intake"), self._env["DATABASE_URL"], self._env.get("SENT_LOG_URL"))
+        receiver = self._env["WEBHOOK_URL"].rpartition("/")[0] if "receiver" in self.parts else None
+        return Addresses(
+            self._url("intake"),
+            self._env["DATABASE_URL"],
+            self._env.get("SENT_LOG_URL"),
+            self._env.get("PAYMENTS_URL"),
+            receiver,
+        )
 
     @property
     def objects_url(self) -> str:
@@ -165,7 +179,8 @@ class Stack:
     def _start_servers(self) -> None:
         # All from this thread: the kernel ends a part when the thread that started it ends.
         self._progress("servers")
-        waits = [wait for wait in (self._cloud(), self._mail()) if wait is not None]
+        servers = (self._cloud(), self._mail(), self._payments(), self._receiver())
+        waits = [wait for wait in servers if wait is not None]
         self._objects()
         self._database()
         for part, port in waits:
@@ -204,6 +219,27 @@ class Stack:
         folder = self.data / "mail"
         command = ["-m", "local.mail", "--smtp-port", str(smtp), "--http-port", str(http), "--data", str(folder)]
         return self._part("mail", command), http
+
+    def _payments(self) -> tuple[Part, int] | None:
+        if "PAYMENTS_KEY" in os.environ:
+            return None  # an account of one's own, which the functions read from the environment
+        port = free_port()
+        self._env |= {
+            "PAYMENTS_URL": f"http://127.0.0.1:{port}",
+            "PAYMENTS_KEY": "sk_test_local",
+            "PAYMENTS_VISIBILITY": "1s",
+            "PAYMENTS_TIMEOUT": "5s",
+        }
+        command = ["-m", "local.payments", "--port", str(port), "--data", str(self.data / "payments")]
+        return self._part("payments", [*command, "--rates", json.dumps(self._payment_faults)]), port
+
+    def _receiver(self) -> tuple[Part, int] | None:
+        if "WEBHOOK_URL" in os.environ:
+            return None
+        port, secret = free_port(), f"whsec_{base64.b64encode(secrets.token_bytes(24)).decode()}"
+        self._env |= {"WEBHOOK_URL": f"http://127.0.0.1:{port}/webhooks", "WEBHOOK_SECRET": secret}
+        command = ["-m", "local.receiver", "--port", str(port), "--data", str(self.data / "webhooks")]
+        return self._part("receiver", [*command, "--secret", secret]), port
 
     def _cloud(self) -> tuple[Part, int] | None:
         folder = self.data / "cloud"
@@ -272,7 +308,8 @@ class Stack:
         while not self._stopping.wait(WATCH_EVERY):
             for name in set(self.parts) - self.held:
                 part = self.parts[name]
-                if part.pid is None and not self._revive(name, part):
+                # It may have been held down since this round began.
+                if part.pid is None and name not in self.held and not self._revive(name, part):
                     self.failure = part.failed("has stopped")
                     return
             for server in self._servers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol, Self, TypeVar, overload
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 
@@ -86,6 +87,14 @@ def load(*groups: type[Settings], env: Mapping[str, str] = os.environ) -> tuple[
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     return tuple(read)
+
+
+def http_url(text: str) -> str:
+    """Return an http or https URL without its last slash; raises ValueError."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("is not an http or https URL")
+    return text.rstrip("/")
 
 
 def on_cloud_run(info: ValidationInfo) -> bool:

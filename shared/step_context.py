@@ -118,6 +118,11 @@ class StepContext:
         if self._unsettled:
             raise OpenEffectError
 
+    def check_settled(self, state: str) -> None:
+        """Raise OpenEffectError when business rows would be committed although the step has not succeeded."""
+        if state != "succeeded" and self.settling is not None:
+            raise OpenEffectError
+
     def check(self) -> None:
         """Raise LeaseLostError when the heartbeat found that this attempt no longer holds the step."""
         if self.lost:

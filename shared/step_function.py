@@ -27,7 +27,7 @@ from shared.heartbeat import Heartbeat
 from shared.outbox import Outbox
 from shared.pipeline import Pipeline, Step
 from shared.publisher import Dispatch
-from shared.step_context import OpenEffectError, StepContext
+from shared.step_context import StepContext
 from shared.wiring import HttpFunction, Surroundings, internal_function
 
 Handler = Callable[[Any], dict[str, Any] | None]
@@ -97,8 +97,7 @@ class StepFunction:
             result = self.handler(context)
             context.check_effects()
             state, due = steps.succeed(context.settling or self.outbox.database, held, result)
-            if state != "succeeded" and context.settling:
-                raise OpenEffectError  # business rows are completions: they roll back
+            context.check_settled(state)
             context.close(None)
         except LeaseLostError as error:
             context.close(error)

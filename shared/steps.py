@@ -153,8 +153,9 @@ def hold(runner: Runner, held: Claim) -> None:
 def succeed(runner: Runner, held: Claim, result: Any) -> tuple[str, list[Dispatch]]:
     """Complete the step and return its new state and the dispatches of the steps that this made due.
 
-    The state is `succeeded`, or `unresolved` when an effect of the step is open. Raises LeaseLostError when the fence no longer holds the step (the caller's transaction must then roll back),
-    InvalidJsonError for a result that cannot be stored.
+    The state is `succeeded`, or `unresolved` when an effect of the step is open. Raises LeaseLostError when the fence
+    no longer holds the step (the caller's transaction must then roll back), InvalidJsonError for a result that cannot
+    be stored.
     """
     rows = runner.run(
         "settle_succeeded",

@@ -3,7 +3,7 @@
 from functools import partial
 
 from shared.invoicing.render import render_invoice
-from shared.invoicing.storage import ObjectStore
+from shared.providers.storage import Storage
 from shared.step_function import step_function
 
-main = step_function("invoice_render", partial(render_invoice, objects=ObjectStore.from_environment()))
+main = step_function("invoice_render", partial(render_invoice, storage=Storage.from_environment()))

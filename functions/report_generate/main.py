@@ -3,7 +3,7 @@
 from functools import partial
 
 from shared.invoicing.generate import generate_report
-from shared.invoicing.storage import ObjectStore
+from shared.providers.storage import Storage
 from shared.step_function import step_function
 
-main = step_function("report_generate", partial(generate_report, objects=ObjectStore.from_environment()))
+main = step_function("report_generate", partial(generate_report, storage=Storage.from_environment()))

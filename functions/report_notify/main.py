@@ -3,10 +3,10 @@
 from functools import partial
 
 from shared.invoicing.notify import notify_report
-from shared.invoicing.settings import MailSettings, StorageSettings
-from shared.invoicing.storage import ObjectStore
-from shared.settings import load
+from shared.providers.email import Email
+from shared.providers.objects import ObjectStore
 from shared.step_function import step_function
 
-storage, mail = load(StorageSettings, MailSettings)
-main = step_function("report_notify", partial(notify_report, objects=ObjectStore(storage), mail=mail))
+main = step_function(
+    "report_notify", partial(notify_report, objects=ObjectStore.from_environment(), email=Email.from_environment())
+)

@@ -9,6 +9,8 @@ from datetime import datetime
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
+from shared.providers import Provider
+
 Result: TypeAlias = dict[str, Any]
 
 
@@ -49,4 +51,5 @@ class StepContext(Protocol):
     def accepted_at(self) -> datetime: ...
     @property
     def database(self) -> Queries: ...
+    def effect(self, name: str, provider: Provider, request: Any) -> Result: ...
     def transaction(self) -> Queries: ...

@@ -10,18 +10,12 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
+from shared.addresses import is_email
 from shared.errors import PermanentError
 
 MAX_PENCE = 2**53 - 1  # the largest integer that every JSON reader keeps exact (RFC 7493)
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-# Deliberately narrower than RFC 5321: no quoted local parts, no address literals, no spaces, ASCII only. A
-# domain in another script is written in its xn-- form.
-_EMAIL = re.compile(
-    r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*"
-    r"@([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)+[A-Za-z]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?",
-    re.ASCII,
-)
 _UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}  # controls, lone surrogates, line and paragraph separators
 _BIDI_CONTROLS = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # can make a line read otherwise
 _FIELD_NAME = re.compile(r"[a-z_]{1,40}", re.ASCII)
@@ -53,11 +47,6 @@ def _not_blank(text: str) -> str:
     if not text.strip():
         raise PydanticCustomError("blank", "must not be blank")
     return text
-
-
-def is_email(text: str) -> bool:
-    """Tell whether a text is an e-mail address in the plain form that is accepted here."""
-    return len(text) <= 254 and len(text.rpartition("@")[0]) <= 64 and bool(_EMAIL.fullmatch(text))
 
 
 def _email(text: str) -> str:

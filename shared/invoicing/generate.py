@@ -11,7 +11,7 @@ from shared.invoicing import artifacts
 from shared.invoicing.context import Result, StepContext
 from shared.invoicing.fields import read
 from shared.invoicing.report import MAX_DOCUMENTS, ReportInput, report_csv, report_pdf
-from shared.invoicing.storage import ObjectStore
+from shared.providers.storage import Storage
 
 CSV, PDF = "report.csv", "report.pdf"
 
@@ -20,22 +20,21 @@ class PeriodTooLongError(PermanentError):
     """The period holds more documents than one report takes; ask for a shorter one."""
 
 
-def generate_report(ctx: StepContext, objects: ObjectStore) -> Result:
-    """Make both documents from one reading of the recorded invoices; found recorded, they are returned.
+def generate_report(ctx: StepContext, storage: Storage) -> Result:
+    """Make both documents from one reading of the recorded invoices, and store them.
 
     A report is a snapshot: what is recorded later does not change it. An account without documents in the
     period gets an empty report ("documents": 0), which is a success: the absence is the answer.
-    Raises InvalidInputError, PeriodTooLongError, and what ObjectStore.put raises.
+    Raises InvalidInputError and PeriodTooLongError.
     """
     report = read(ReportInput, ctx.input)
-    earlier = artifacts.recorded(ctx)
-    if earlier:
-        return _result(earlier)
     invoices = _invoices(ctx, report)
     content, pages = report_pdf(ctx.tenant, report, invoices, ctx.accepted_at.astimezone(UTC).date())
-    documents = [artifacts.Document(CSV, report_csv(invoices)), artifacts.Document(PDF, content, pages)]
-    stored = artifacts.store(ctx, objects, documents)
-    return _result(artifacts.record(ctx, documents, stored, covers=len(invoices)))
+    documents = [
+        artifacts.Document(CSV, report_csv(invoices), covers=len(invoices)),
+        artifacts.Document(PDF, content, covers=len(invoices), pages=pages),
+    ]
+    return _result(artifacts.store(ctx, storage, documents))
 
 
 def _invoices(ctx: StepContext, report: ReportInput) -> Sequence[Any]:

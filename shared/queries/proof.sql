@@ -23,6 +23,10 @@ FROM operations AS o
 WHERE o.tenant = :tenant AND o.type = 'report.generate'
 ORDER BY o.id;
 
+-- name: prove_due
+-- Each invoice that asks for money.
+SELECT number, total_pence FROM invoices WHERE tenant = :tenant AND kind = 'invoice';
+
 -- name: prove_series
 -- Each number series of a tenant: how many numbers it has given out and the highest; equal when there is no gap.
 SELECT kind, count(*) AS documents, max(number) AS highest FROM invoices WHERE tenant = :tenant GROUP BY kind;

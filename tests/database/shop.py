@@ -22,8 +22,8 @@ from shared.invoicing.generate import generate_report
 from shared.invoicing.notify import notify_invoice, notify_report
 from shared.invoicing.record import record_invoice
 from shared.invoicing.render import render_invoice
-from shared.invoicing.settings import MailSettings, StorageSettings
-from shared.invoicing.storage import ObjectStore
+from shared.providers.settings import MailSettings, StorageSettings
+from shared.providers.objects import ObjectStore
 from shared.outbox import Outbox
 from shared.pipeline import Pipeline
 from shared.publisher import Dispatch, Publisher

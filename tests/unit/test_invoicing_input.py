@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.invoicing.document import MAX_LINES, InvoiceInput, document_number, pounds
-from shared.invoicing.fields import InvalidInputError, is_email, read
+from shared.addresses import is_email
+from shared.invoicing.fields import InvalidInputError, read
 from shared.invoicing.report import ReportInput
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

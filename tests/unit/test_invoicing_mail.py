@@ -18,8 +18,8 @@ from pydantic import SecretStr
 from local.mail import MailSink
 from local.postgres import free_port
 from shared.errors import ConfigError, PermanentError, UnavailableError
-from shared.invoicing import mailserver
-from shared.invoicing.mailserver import (
+from shared.providers import mailserver
+from shared.providers.mailserver import (
     MailNotSentError,
     MailOutcomeUnknownError,
     MailRefusedError,
@@ -27,8 +27,8 @@ from shared.invoicing.mailserver import (
     send,
     was_sent,
 )
-from shared.invoicing.message import InvalidMessageError, Letter, Mail, compose, message_id
-from shared.invoicing.settings import MailSettings
+from shared.providers.message import InvalidMessageError, Letter, Mail, compose, message_id
+from shared.providers.settings import MailSettings
 
 IDENTITY = ("shop", "invoice.generate", "order-1")
 SENDER = "billing@shop.example"

@@ -10,8 +10,8 @@ import pytest
 
 from local.objects import ObjectServer
 from local.postgres import free_port
-from shared.invoicing.settings import StorageSettings
-from shared.invoicing.storage import (
+from shared.providers.settings import StorageSettings
+from shared.providers.objects import (
     ObjectConflictError,
     ObjectStore,
     StorageUnavailableError,
@@ -96,7 +96,7 @@ def test_a_missing_document_or_bucket_is_told(objects: ObjectStore, server: Obje
 
 
 def test_a_server_that_is_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shared.invoicing.storage.RETRY", None)
+    monkeypatch.setattr("shared.providers.objects.RETRY", None)
     url = f"http://127.0.0.1:{free_port()}"
     away = ObjectStore(StorageSettings(artifacts_bucket="documents", storage_emulator_host=url))
     with pytest.raises(StorageUnavailableError, match="ConnectionError"):

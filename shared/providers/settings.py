@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
-from shared.invoicing.fields import is_email
-from shared.settings import EnvironmentSettings
+from shared.addresses import is_email
+from shared.durations import duration
+from shared.settings import EnvironmentSettings, http_url
 
 DEFAULT_PORTS = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}
 
@@ -40,13 +42,6 @@ def _smtp_url(secret: SecretStr) -> SecretStr:
     return secret
 
 
-def _http_url(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("is not an http or https URL")
-    return text.rstrip("/")
-
-
 def _sender(text: str) -> str:
     if not is_email(text):
         raise ValueError("is not a plain e-mail address")
@@ -59,7 +54,7 @@ class StorageSettings(EnvironmentSettings):
     artifacts_bucket: str = Field(
         pattern=r"^[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]$", description="the name of a Cloud Storage bucket"
     )
-    storage_emulator_host: Annotated[str, AfterValidator(_http_url)] | None = Field(
+    storage_emulator_host: Annotated[str, AfterValidator(http_url)] | None = Field(
         None, description="the URL of a local server, for one's own machine only"
     )
 
@@ -75,8 +70,11 @@ class MailSettings(EnvironmentSettings):
         description="smtp://, smtp+starttls:// or smtps:// and [user:password@]host[:port]"
     )
     mail_from: Annotated[str, AfterValidator(_sender)] = Field(description="the address that mail is sent from")
-    sent_log_url: Annotated[str, AfterValidator(_http_url)] | None = Field(
+    sent_log_url: Annotated[str, AfterValidator(http_url)] | None = Field(
         None, description="the URL of the mail server's log of sent messages"
+    )
+    sent_log_delay: Annotated[timedelta, BeforeValidator(duration)] = Field(
+        timedelta(seconds=30), description="the longest time until an accepted message shows in it, like 30s"
     )
 
     def server(self) -> MailServer:

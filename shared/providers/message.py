@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from email.headerregistry import Address
@@ -11,8 +11,8 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
 
+from shared.addresses import is_email
 from shared.errors import PermanentError
-from shared.invoicing.fields import is_email
 
 # A constant, not the sender's domain: a setting that changes between two attempts must not change the id.
 ID_DOMAIN = "id.echoproof.invalid"
@@ -47,15 +47,9 @@ class Letter:
     attachments: Mapping[str, bytes]
 
 
-def message_id(identity: Sequence[str], step: str, effect: str) -> str:
-    """Return the Message-ID of one effect of one step of one operation, without angle brackets.
-
-    `identity` is (tenant, type, key): not the operation's random id, so that after a restore of the database
-    a resubmitted operation meets its own messages. The same for every attempt; another for every other
-    effect.
-    """
-    digest = hashlib.sha256("\0".join([*identity, step, effect]).encode()).hexdigest()
-    return f"{digest[:40]}@{ID_DOMAIN}"
+def message_id(key: str) -> str:
+    """Return the Message-ID of the effect that has this provider key, without angle brackets."""
+    return f"{key[:40]}@{ID_DOMAIN}"
 
 
 def compose(letter: Letter, identifier: str, sender: str, date: datetime) -> Mail:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import smtplib
+import socket
 import ssl
+import threading
+import time
 from urllib.parse import quote
 
 import requests
 
 from shared.errors import PermanentError, UnavailableError
-from shared.invoicing.message import Mail
-from shared.invoicing.settings import MailSettings
+from shared.providers.message import Mail
+from shared.providers.settings import MailSettings
 
-TIMEOUT = 15.0  # seconds for each answer of the mail server; well below the step's timeout
+TIMEOUT = 15.0  # seconds for each answer of the mail server
+DEADLINE = 30.0  # seconds for the whole conversation, however slowly it drips; below the step's timeout
 LOOKUP_TIMEOUT = (3.05, 10)  # seconds to connect to the sent log, and for its answer
 
 
@@ -40,17 +44,22 @@ def send(settings: MailSettings, mail: Mail) -> None:
     definite no) or MailOutcomeUnknownError (the answer to the message itself was lost). None of them holds an
     address or the server's text, which may quote one.
     """
+    began = time.monotonic()
     try:
         server = _connect(settings)
     except smtplib.SMTPAuthenticationError as error:
         raise MailNotSentError(f"the mail server refused the login ({error.smtp_code})") from None
     except (OSError, smtplib.SMTPException) as error:
         raise MailNotSentError(f"the mail server cannot be reached ({type(error).__name__})") from None
+    timer = threading.Timer(max(began + DEADLINE - time.monotonic(), 0), _cut, (server,))
+    timer.daemon = True
+    timer.start()
     try:
         _transfer(server, mail)
         with contextlib.suppress(OSError, smtplib.SMTPException):
             server.quit()  # a courtesy: the message has been accepted, whatever happens to this
     finally:
+        timer.cancel()
         server.close()
 
 
@@ -71,6 +80,13 @@ def was_sent(settings: MailSettings, message_id: str) -> bool:
     if answer.status_code == 404 and received == 0:
         return False
     raise SentLogUnavailableError(f"the sent log answered {answer.status_code}")
+
+
+def _cut(server: smtplib.SMTP) -> None:
+    """End whatever the conversation waits for."""
+    with contextlib.suppress(OSError, AttributeError):
+        if server.sock is not None:
+            server.sock.shutdown(socket.SHUT_RDWR)
 
 
 def _connect(settings: MailSettings) -> smtplib.SMTP:

@@ -18,10 +18,10 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 from requests.exceptions import RequestException
 
 from shared.errors import PermanentError, UnavailableError
-from shared.invoicing.settings import StorageSettings
+from shared.providers.settings import StorageSettings
 
-TIMEOUT = (3.05, 15)  # seconds to connect, and between two bytes; a document is well below a megabyte
-RETRY = DEFAULT_RETRY.with_timeout(20)  # seconds; a longer outage is for the step's own attempts
+TIMEOUT = (3.05, 8)  # seconds to connect, and between two bytes; a document is well below a megabyte
+RETRY = DEFAULT_RETRY.with_timeout(8)  # seconds; a longer outage is for the step's own attempts
 
 
 class ObjectConflictError(PermanentError):
@@ -81,6 +81,17 @@ class ObjectStore:
             raise ObjectConflictError("a stored document is not the one that was recorded")
         return content
 
+    def holds(self, name: str, content: bytes) -> bool:
+        """Tell whether this content is stored under the name; raises as `put` does."""
+        blob = self._bucket().blob(name)
+        try:
+            if not blob.exists(timeout=TIMEOUT, retry=RETRY):
+                return False
+        except (api_errors.GoogleAPIError, auth_errors.GoogleAuthError, RequestException) as error:
+            raise StorageUnavailableError(f"a document was not read ({type(error).__name__})") from None
+        self._confirm(blob, content)
+        return True
+
     def _confirm(self, blob: Any, content: bytes) -> None:
         """Check that what is stored is this content, by size, CRC32C and, where the server has it, MD5."""
         try:
@@ -110,17 +121,15 @@ def connect(settings: StorageSettings) -> Any:
     return Client()
 
 
-def object_name(identity: Sequence[str], name: str, content: bytes) -> str:
-    """Name a document: tenant, type, a hash of the whole identity, and a hash of the content.
+def object_name(identity: Sequence[str], name: str) -> str:
+    """Name a document: tenant, type, a hash of the whole identity, and its own name.
 
     The identity, not the operation's random id: after a restore the same request finds its own documents. The
-    content, so that an attempt under a later release, or after more invoices were recorded, cannot
-    collide with the document of an earlier one.
+    content is no part of it: what is stored is what the ledger holds, whichever release sends it.
     """
     tenant, kind, _ = identity
     who = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:32]
-    stem, _, suffix = name.rpartition(".")
-    return f"{tenant}/{kind}/{who}/{stem}-{hashlib.sha256(content).hexdigest()[:32]}.{suffix}"
+    return f"{tenant}/{kind}/{who}/{name}"
 
 
 def _base64(digest: bytes) -> str:
