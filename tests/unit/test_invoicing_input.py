@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.invoicing.document import MAX_LINES, InvoiceInput, document_number, pounds
 from shared.addresses import is_email
+from shared.invoicing.document import MAX_LINES, InvoiceInput, document_number, pounds
 from shared.invoicing.fields import InvalidInputError, read
 from shared.invoicing.report import ReportInput
 

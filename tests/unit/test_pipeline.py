@@ -42,16 +42,18 @@ def test_the_committed_file() -> None:
     assert list(pipeline.operations) == ["invoice.generate", "report.generate"]
     assert pipeline.functions == (
         "invoice_record",
+        "invoice_collect",
         "invoice_render",
         "invoice_notify",
+        "invoice_announce",
         "report_generate",
         "report_notify",
     )
     invoice = pipeline.operation("invoice.generate")
     assert [step.name for step in invoice.first_steps] == ["record"]
-    assert [step.name for step in invoice.children_of("record")] == ["render"]
+    assert [step.name for step in invoice.children_of("record")] == ["collect", "announce"]
     assert [step.name for step in invoice.children_of(invoice.steps["render"])] == ["notify"]
-    assert invoice.children_of("notify") == ()
+    assert invoice.children_of("announce") == ()
     record = pipeline.step("invoice.generate", "record")
     assert (record.topic, record.type, record.transport) == ("invoice-record", "invoice.generate", "pubsub")
     assert record.backoff == Backoff(timedelta(seconds=10), timedelta(minutes=10))
