@@ -18,6 +18,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -66,7 +67,7 @@ class PaymentServer(Server):
         application = web.Application()
         application.router.add_post("/v1/payment_intents", self._create)
         application.router.add_get("/v1/payment_intents/search", self._search)
-        application.router.add_post("/_control/faults", lambda request: take_order(request, self.faults))
+        application.router.add_post("/_control/faults", partial(take_order, faults=self.faults))
         application.router.add_post("/_control/clock", self._move_clock)
         application.router.add_get("/_control/ledger", self._show_ledger)
         application.router.add_get("/_control/requests", self._show_requests)

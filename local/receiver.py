@@ -12,6 +12,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class Receiver(Server):
         """Listen, and return the port."""
         application = web.Application()
         application.router.add_post("/webhooks", self._receive)
-        application.router.add_post("/_control/faults", lambda request: take_order(request, self.faults))
+        application.router.add_post("/_control/faults", partial(take_order, faults=self.faults))
         application.router.add_get("/_control/received", self._show)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
         await self._runner.setup()

@@ -1,6 +1,6 @@
 """What the functions must know of their surroundings, read once at start.
 
-Document storage and mail have their own groups in `shared.invoicing.settings`; `load` reads them together.
+Document storage and mail have their own groups in `shared.providers.settings`; `load` reads them together.
 """
 
 from __future__ import annotations

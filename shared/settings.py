@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol, Self, TypeVar, overload
+from datetime import timedelta
+from typing import Annotated, Any, Protocol, Self, TypeVar, overload
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, model_validator
 
+from shared.durations import duration
 from shared.errors import ConfigError
 
 
@@ -95,6 +97,13 @@ def http_url(text: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("is not an http or https URL")
     return text.rstrip("/")
+
+
+def _duration(value: object) -> timedelta:
+    return value if isinstance(value, timedelta) else duration(value)
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration)]  # in the environment a text like 40s, 10m or 1h30m
 
 
 def on_cloud_run(info: ValidationInfo) -> bool:

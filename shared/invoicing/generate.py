@@ -23,7 +23,8 @@ class PeriodTooLongError(PermanentError):
 def generate_report(ctx: StepContext, storage: Storage) -> Result:
     """Make both documents from one reading of the recorded invoices, and store them.
 
-    A report is a snapshot: what is recorded later does not change it. An account without documents in the
+    A report is a snapshot of what was recorded when it was asked for, so every attempt makes the same. An account
+    without documents in the
     period gets an empty report ("documents": 0), which is a success: the absence is the answer.
     Raises InvalidInputError and PeriodTooLongError.
     """
@@ -44,6 +45,7 @@ def _invoices(ctx: StepContext, report: ReportInput) -> Sequence[Any]:
         account=report.account,
         first_day=report.period.first,
         last_day=report.period.last,
+        asked_at=ctx.accepted_at,
         at_most=MAX_DOCUMENTS + 1,
     )
     if len(rows) > MAX_DOCUMENTS:

@@ -8,14 +8,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import stripe
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
 from shared import ijson
-from shared.durations import duration
 from shared.providers import Absent, Ambiguous, Confirmed, Found, Lookup, NotKnown, NotSent, Outcome, Rejected
 from shared.providers.http import NoAnswerError, NotReachedError, exchange
 from shared.retry import parse_retry_after
-from shared.settings import EnvironmentSettings, http_url
+from shared.settings import Duration, EnvironmentSettings, http_url
 
 ESSENCE = ("amount", "currency", "payment_method", "customer")
 PAID = frozenset({"succeeded", "processing"})
@@ -33,15 +32,13 @@ class PaymentSettings(EnvironmentSettings):
     payments_url: Annotated[str, AfterValidator(http_url)] = Field(
         "https://api.stripe.com", description="the URL of the payments API; Stripe's by default"
     )
-    payments_horizon: Annotated[timedelta, BeforeValidator(duration)] = Field(
+    payments_horizon: Duration = Field(
         timedelta(hours=23), description="how long the provider recognises a key, like 23h"
     )
-    payments_visibility: Annotated[timedelta, BeforeValidator(duration)] = Field(
+    payments_visibility: Duration = Field(
         timedelta(hours=1), description="the longest time until a payment shows in its search, like 1h"
     )
-    payments_timeout: Annotated[timedelta, BeforeValidator(duration)] = Field(
-        timedelta(seconds=15), description="how long one call may take, like 15s"
-    )
+    payments_timeout: Duration = Field(timedelta(seconds=15), description="how long one call may take, like 15s")
 
 
 class Payments:

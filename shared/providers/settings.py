@@ -6,11 +6,10 @@ from datetime import timedelta
 from typing import Annotated, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
 from shared.addresses import is_email
-from shared.durations import duration
-from shared.settings import EnvironmentSettings, http_url
+from shared.settings import Duration, EnvironmentSettings, http_url
 
 DEFAULT_PORTS = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}
 
@@ -73,7 +72,7 @@ class MailSettings(EnvironmentSettings):
     sent_log_url: Annotated[str, AfterValidator(http_url)] | None = Field(
         None, description="the URL of the mail server's log of sent messages"
     )
-    sent_log_delay: Annotated[timedelta, BeforeValidator(duration)] = Field(
+    sent_log_delay: Duration = Field(
         timedelta(seconds=30), description="the longest time until an accepted message shows in it, like 30s"
     )
 

@@ -6,15 +6,14 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 from standardwebhooks import Webhook as Signature
 
 from shared import ijson
-from shared.durations import duration
 from shared.providers import Ambiguous, Confirmed, Lookup, NotKnown, NotSent, Outcome, Rejected
 from shared.providers.http import NoAnswerError, NotReachedError, exchange
 from shared.retry import parse_retry_after
-from shared.settings import EnvironmentSettings, http_url
+from shared.settings import Duration, EnvironmentSettings, http_url
 
 
 def _secret(secret: SecretStr) -> SecretStr:
@@ -32,7 +31,7 @@ class WebhookSettings(EnvironmentSettings):
     webhook_secret: Annotated[SecretStr, AfterValidator(_secret)] = Field(
         description="the shared secret, whsec_ and base64"
     )
-    webhook_horizon: Annotated[timedelta, BeforeValidator(duration)] = Field(
+    webhook_horizon: Duration = Field(
         timedelta(hours=24), description="how long the application remembers a webhook-id, like 24h"
     )
 

@@ -50,11 +50,13 @@ WHERE invoice_id = CAST(:invoice_id AS uuid)
 ORDER BY position;
 
 -- name: invoices_of_account
--- What was invoiced and credited to an account for orders of a period, both days included, oldest first.
+-- What was invoiced and credited to an account for orders of a period, both days included, oldest first; as recorded
+-- when the report was asked for, so that each attempt reads the same.
 SELECT kind, number, order_reference, country, ordered_on, currency, line_count, total_pence
 FROM invoices
 WHERE tenant = :tenant AND customer_id = :account
     AND ordered_on BETWEEN CAST(:first_day AS date) AND CAST(:last_day AS date)
+    AND recorded_at <= CAST(:asked_at AS timestamptz)
 ORDER BY ordered_on, kind DESC, number
 LIMIT :at_most;
 
@@ -73,12 +75,6 @@ SELECT CAST(:operation_id AS uuid), :tenant, item.name, item.object, item.sha256
 FROM unnest(CAST(:names AS text[]), CAST(:objects AS text[]), CAST(:sha256s AS text[]), CAST(:sizes AS bigint[]),
     CAST(:pages AS integer[])) AS item (name, object, sha256, size_bytes, pages)
 RETURNING name, object, sha256, size_bytes, pages, documents;
-
--- name: notification_of_step
--- The e-mail that a step has recorded as sent.
-SELECT message_id
-FROM notifications
-WHERE operation_id = CAST(:operation_id AS uuid) AND step = :step AND effect = :effect AND tenant = :tenant;
 
 -- name: record_notification
 -- Records an e-mail as sent.

@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,30 @@ from pydantic import SecretStr
 
 from local.mail import MailSink
 from local.objects import ObjectServer
+from local.payments import PaymentServer
+from local.receiver import Receiver
 from shared import envelope, operations
 from shared.database import Database
 from shared.identity import Options, Request
+from shared.invoicing.announce import announce_invoice
+from shared.invoicing.collect import collect_payment
 from shared.invoicing.generate import generate_report
 from shared.invoicing.notify import notify_invoice, notify_report
 from shared.invoicing.record import record_invoice
 from shared.invoicing.render import render_invoice
-from shared.providers.settings import MailSettings, StorageSettings
-from shared.providers.objects import ObjectStore
 from shared.outbox import Outbox
 from shared.pipeline import Pipeline
+from shared.providers.email import Email
+from shared.providers.objects import ObjectStore
+from shared.providers.payments import Payments, PaymentSettings
+from shared.providers.settings import MailSettings, StorageSettings
+from shared.providers.storage import Storage
+from shared.providers.webhook import Webhook, WebhookSettings
 from shared.publisher import Dispatch, Publisher
 from shared.step_function import Delivery, Handler, StepFunction
 from tests.database.kit import Kit
 
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # of the test's own receiver
 _buckets = itertools.count()
 PIPELINE = Path(__file__).parents[2] / "pipeline.yaml"
 LINE = {"sku": "85123A", "description": "HEART", "quantity": 6, "unit_pence": 255}
@@ -55,16 +65,30 @@ class Shop(Kit):
         self.mail = MailSettings(
             smtp_url=SecretStr(sink.smtp_url), mail_from="billing@shop.example", sent_log_url=sink.sent_log_url
         )
+        self.bank = PaymentServer()
+        self.receiver = Receiver(SECRET)
+        self.payments = Payments(
+            PaymentSettings(
+                payments_key=SecretStr("sk_test_local"),
+                payments_url=f"http://127.0.0.1:{self.bank.start()}",
+                payments_visibility=timedelta(milliseconds=1),
+                payments_timeout=timedelta(seconds=2),
+            )
+        )
+        url = f"http://127.0.0.1:{self.receiver.start()}/webhooks"
+        self.webhook = Webhook(WebhookSettings(webhook_url=url, webhook_secret=SecretStr(SECRET)))
         self._outbox = Outbox(database, self.pipeline, _Unpublished("test-project"))
 
     @property
     def handlers(self) -> dict[str, Handler]:
         return {
             "invoice_record": record_invoice,
-            "invoice_render": partial(render_invoice, objects=self.objects),
-            "invoice_notify": partial(notify_invoice, objects=self.objects, mail=self.mail),
-            "report_generate": partial(generate_report, objects=self.objects),
-            "report_notify": partial(notify_report, objects=self.objects, mail=self.mail),
+            "invoice_collect": partial(collect_payment, payments=self.payments),
+            "invoice_render": partial(render_invoice, storage=Storage(self.objects)),
+            "invoice_notify": partial(notify_invoice, objects=self.objects, email=Email(self.mail)),
+            "invoice_announce": partial(announce_invoice, webhook=self.webhook),
+            "report_generate": partial(generate_report, storage=Storage(self.objects)),
+            "report_notify": partial(notify_report, objects=self.objects, email=Email(self.mail)),
         }
 
     def ask(
@@ -92,6 +116,16 @@ class Shop(Kit):
         function = self.pipeline.step(due.type, due.step).function
         step = StepFunction(function, handler or self.handlers[function], self._outbox, self.pipeline)
         return step.deliver(push(due), {"content-type": "application/json"})
+
+    def close(self) -> None:
+        self.bank.stop()
+        self.receiver.stop()
+        super().close()
+
+    def run_until(self, operation_id: UUID, step: str) -> None:
+        """Run the steps before this one."""
+        while [due.step for due in self.dispatches(operation_id)] != [step]:
+            self.run(operation_id)
 
     def run_all(self, operation_id: UUID) -> list[Delivery]:
         """Run one step after the other until none is due."""
