@@ -70,7 +70,7 @@ def operation_table(found: dict[str, Any]) -> RenderableType:
             str(step["attempt"]),
             _time(step["attempt_started_at"]),
             _time(step["finished_at"]),
-            escape(step["error_kind"] or ""),
+            escape(_trouble(step)),
         )
     return Group(Text.from_markup(head), table)
 
@@ -152,6 +152,11 @@ def show_findings(console: Console, findings: Sequence[Finding]) -> None:
     for finding in findings:
         table.add_row(finding.what, LEVELS[finding.level], escape(finding.found), escape(finding.remedy))
     console.print(table)
+
+
+def _trouble(step: dict[str, Any]) -> str:
+    since = f" since {_time(step['unresolved_since'])}" if step.get("unresolved_since") else ""
+    return (step["error_kind"] or "") + since
 
 
 def _state(state: str) -> str:

@@ -38,7 +38,7 @@ def create(pipeline: Pipeline, project: str, emulator: str, endpoints: Mapping[s
         deadline = min(int(longest) + ACK_MARGIN, 600)
         _subscription(subscriber, project, topic, endpoints[function], push_account, deadline, dead_letter=True)
     publisher.transport.close()
-    transport.close()
+    transport.close()  # type: ignore[no-untyped-call]
 
 
 def _topic(publisher: PublisherClient, project: str, name: str) -> None:

@@ -55,7 +55,13 @@ SELECT o.id, o.tenant, o.type, o.key, o.state, o.accepted_at, o.finished_at, o.c
             'step', s.step, 'state', s.state, 'attempt', s.attempt, 'failures', s.failures,
             'available_at', s.available_at, 'attempt_started_at', s.attempt_started_at,
             'finished_at', s.finished_at, 'result', s.result, 'error_kind', s.error_kind,
-            'needs', s.needs, 'generation', s.generation
+            'needs', s.needs, 'generation', s.generation,
+            'unresolved_since', CASE WHEN s.state = 'unresolved' THEN coalesce(
+                (
+                    SELECT min(e.unknown_since) FROM effects AS e
+                    WHERE e.operation_id = s.operation_id AND e.step = s.step
+                ), s.finished_at
+            ) END
         ) ORDER BY s.step)
         FROM steps AS s
         WHERE s.operation_id = o.id
