@@ -116,12 +116,15 @@ RETURNING e.state;
 -- name: begin_lookup
 -- Counts a lookup and says, before it is made, whether absence would be proof: the last send's deadline and the
 -- provider's visibility have passed. Seconds until then otherwise; null: this provider can give no such proof.
+-- The effect of a process that died is only intended until now: whoever must ask does not know.
 WITH held AS (
     SELECT operation_id, step FROM steps
     WHERE operation_id = CAST(:operation_id AS uuid) AND step = :step AND fence = :fence AND state = 'running'
     FOR NO KEY UPDATE
 )
-UPDATE effects AS e SET lookups = e.lookups + 1
+UPDATE effects AS e SET
+    lookups = e.lookups + 1, state = 'unknown', unknown_since = coalesce(e.unknown_since, least(now(), e.send_deadline)),
+    version = e.version + CASE WHEN e.state = 'unknown' THEN 0 ELSE 1 END
 FROM held
 WHERE e.operation_id = held.operation_id AND e.step = held.step AND e.name = :name
     AND e.generation = CAST(:generation AS int) AND e.state IN ('intended', 'unknown')
