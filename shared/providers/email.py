@@ -18,7 +18,7 @@ from shared.providers.mailserver import (
     send,
     was_sent,
 )
-from shared.providers.message import Letter, compose, message_id
+from shared.providers.message import InvalidMessageError, Letter, compose, message_id
 from shared.providers.settings import MailSettings
 
 
@@ -69,10 +69,10 @@ class Email:
         given = json.loads(request)
         attachments = {name: base64.b64decode(content) for name, content in given["attachments"].items()}
         letter = Letter(given["recipient"], given["recipient_name"], given["subject"], given["text"], attachments)
-        mail = compose(letter, message_id(key), given["sender"], datetime.fromisoformat(given["date"]))
         try:
+            mail = compose(letter, message_id(key), given["sender"], datetime.fromisoformat(given["date"]))
             send(self._settings, mail)
-        except MailRefusedError as error:
+        except (InvalidMessageError, MailRefusedError) as error:
             return Rejected(str(error))
         except MailNotSentError as error:
             return NotSent(str(error))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
-import socket
-import ssl
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from shared.errors import EchoproofError
+from shared.providers.sockets import Deadline, Stream, connect
 
+DEFAULT_PORTS = {"http": 80, "https": 443}
 MAX_ANSWER_BYTES = 1_000_000  # of an answer's body; what providers answer is a few kilobytes
 
 
@@ -36,52 +34,65 @@ class Answer:
 def exchange(method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout: float) -> Answer:
     """Send one request and read its answer, all within `timeout` seconds; no redirect is followed, nothing repeated.
 
-    Raises NotReachedError (proof that nothing was sent) or NoAnswerError. An answer that drips in is cut off at the
-    deadline: a socket's own timeout would start anew with every byte.
+    Raises NotReachedError (proof that nothing was sent) or NoAnswerError: no answer, half of one, or one that was not
+    over at the deadline.
     """
-    parts = urlsplit(url)
-    connection = _connection(parts.scheme, parts.hostname or "", parts.port, timeout)
-    timer = threading.Timer(timeout, _cut, (connection,))
-    timer.daemon = True
-    timer.start()
+    deadline = Deadline(timeout)
     try:
-        _connect(connection)
-        target = parts.path + (f"?{parts.query}" if parts.query else "")
-        return _ask(connection, method, target or "/", headers, body)
-    finally:
-        timer.cancel()
-        connection.close()
-
-
-def _connection(scheme: str, host: str, port: int | None, timeout: float) -> http.client.HTTPConnection:
-    if scheme == "https":
-        return http.client.HTTPSConnection(host, port, timeout=timeout, context=ssl.create_default_context())
-    return http.client.HTTPConnection(host, port, timeout=timeout)
-
-
-def _connect(connection: http.client.HTTPConnection) -> None:
-    try:
-        connection.connect()
-    except OSError as error:  # refused, unknown host, handshake failed, timed out: no request was written
+        parts = urlsplit(url)
+        request = _written(method, parts, headers, body)
+        stream = _connected(parts, deadline)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        # Not a request, refused, unknown host, handshake failed, timed out: nothing was sent.
         raise NotReachedError(type(error).__name__) from None
-
-
-def _ask(
-    connection: http.client.HTTPConnection, method: str, target: str, headers: Mapping[str, str], body: bytes | None
-) -> Answer:
     try:
-        connection.request(method, target, body, dict(headers))
-        answer = connection.getresponse()
-        content = answer.read(MAX_ANSWER_BYTES + 1)
-    except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
+        return _ask(request, stream, body)
+    except (OSError, http.client.HTTPException, ValueError) as error:
         raise NoAnswerError(type(error).__name__) from None
+    finally:
+        stream.end()
+
+
+def _written(
+    method: str, parts: SplitResult, headers: Mapping[str, str], body: bytes | None
+) -> http.client.HTTPConnection:
+    """Write the head of the request down, before anything is connected; raises ValueError or HTTPException."""
+    if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
+        raise ValueError("not an http or https URL")
+    request = http.client.HTTPConnection(parts.hostname)
+    request.putrequest(method, (parts.path or "/") + (f"?{parts.query}" if parts.query else ""), skip_host=True)
+    request.putheader("Host", parts.netloc.rpartition("@")[2])
+    request.putheader("Connection", "close")
+    if body is not None:
+        request.putheader("Content-Length", str(len(body)))
+    for name, value in headers.items():
+        if not value.isprintable():  # http.client lets a folded line pass
+            raise ValueError("a header holds a line break")
+        request.putheader(name, value)
+    return request
+
+
+def _connected(parts: SplitResult, deadline: Deadline) -> Stream:
+    host = parts.hostname or ""
+    stream = connect(host, parts.port or DEFAULT_PORTS[parts.scheme], deadline)
+    if parts.scheme == "http":
+        return stream
+    try:
+        return stream.secured(host)
+    except BaseException:
+        stream.end()
+        raise
+
+
+def _ask(request: http.client.HTTPConnection, stream: Stream, body: bytes | None) -> Answer:
+    request.sock = stream
+    request.endheaders(body)
+    answer = request.getresponse()
+    if stream.ended:  # http.client takes the end of the connection for the end of the head
+        raise NoAnswerError("the answer breaks off")
+    content = answer.read(MAX_ANSWER_BYTES + 1)
     if len(content) > MAX_ANSWER_BYTES:
         raise NoAnswerError("the answer is too long")
+    if answer.length:  # what is missing of its Content-Length
+        raise NoAnswerError("the answer breaks off")
     return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, content)
-
-
-def _cut(connection: http.client.HTTPConnection) -> None:
-    """End whatever the connection waits for."""
-    if connection.sock is not None:
-        with contextlib.suppress(OSError):
-            connection.sock.shutdown(socket.SHUT_RDWR)

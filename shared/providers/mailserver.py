@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import smtplib
-import socket
 import ssl
-import threading
-import time
+from typing import Any, cast
 from urllib.parse import quote
 
-import requests
-
 from shared.errors import PermanentError, UnavailableError
+from shared.providers.http import NoAnswerError, NotReachedError, exchange
 from shared.providers.message import Mail
 from shared.providers.settings import MailSettings
+from shared.providers.sockets import Deadline, Stream, connect
 
 TIMEOUT = 15.0  # seconds for each answer of the mail server
 DEADLINE = 30.0  # seconds for the whole conversation, however slowly it drips; below the step's timeout
-LOOKUP_TIMEOUT = (3.05, 10)  # seconds to connect to the sent log, and for its answer
+LOOKUP_TIMEOUT = 10.0  # seconds to ask the sent log
 
 
 class MailRefusedError(PermanentError):
@@ -44,23 +43,16 @@ def send(settings: MailSettings, mail: Mail) -> None:
     definite no) or MailOutcomeUnknownError (the answer to the message itself was lost). None of them holds an
     address or the server's text, which may quote one.
     """
-    began = time.monotonic()
     try:
         server = _connect(settings)
     except smtplib.SMTPAuthenticationError as error:
         raise MailNotSentError(f"the mail server refused the login ({error.smtp_code})") from None
-    except (OSError, smtplib.SMTPException) as error:
+    except (OSError, smtplib.SMTPException, ValueError) as error:
         raise MailNotSentError(f"the mail server cannot be reached ({type(error).__name__})") from None
-    timer = threading.Timer(max(began + DEADLINE - time.monotonic(), 0), _cut, (server,))
-    timer.daemon = True
-    timer.start()
-    try:
+    with contextlib.closing(server):
         _transfer(server, mail)
-        with contextlib.suppress(OSError, smtplib.SMTPException):
+        with contextlib.suppress(OSError, smtplib.SMTPException, ValueError):
             server.quit()  # a courtesy: the message has been accepted, whatever happens to this
-    finally:
-        timer.cancel()
-        server.close()
 
 
 def was_sent(settings: MailSettings, message_id: str) -> bool:
@@ -71,40 +63,61 @@ def was_sent(settings: MailSettings, message_id: str) -> bool:
     """
     url = f"{settings.sent_log_url}/messages/{quote(message_id, safe='')}"
     try:
-        answer = requests.get(url, timeout=LOOKUP_TIMEOUT, allow_redirects=False)
-        received = answer.json().get("received")
-    except (requests.RequestException, ValueError, AttributeError) as error:
-        raise SentLogUnavailableError(f"the sent log did not answer ({type(error).__name__})") from None
-    if answer.status_code == 200 and isinstance(received, int) and received > 0:
-        return True
-    if answer.status_code == 404 and received == 0:
-        return False
-    raise SentLogUnavailableError(f"the sent log answered {answer.status_code}")
+        answer = exchange("GET", url, {}, None, LOOKUP_TIMEOUT)
+        received = json.loads(answer.body).get("received")
+    except (NotReachedError, NoAnswerError) as error:
+        raise SentLogUnavailableError(f"the sent log did not answer ({error})") from None
+    except (ValueError, AttributeError, RecursionError):
+        raise SentLogUnavailableError("the sent log's answer cannot be read") from None
+    if type(received) is int and received >= 0 and (answer.status, received > 0) in ((200, True), (404, False)):
+        return received > 0
+    raise SentLogUnavailableError(f"the sent log answered {answer.status}")
 
 
-def _cut(server: smtplib.SMTP) -> None:
-    """End whatever the conversation waits for."""
-    with contextlib.suppress(OSError, AttributeError):
-        if server.sock is not None:
-            server.sock.shutdown(socket.SHUT_RDWR)
+class _Session(smtplib.SMTP):
+    """A conversation with one deadline for all of it, and its name not asked of the DNS."""
+
+    def __init__(self, settings: MailSettings, deadline: Deadline) -> None:
+        super().__init__(local_hostname=settings.mail_from.rpartition("@")[2])
+        self._server = settings.server()
+        self._deadline = deadline
+        self._stream: Stream | None = None
+
+    def begin(self) -> None:
+        """Connect and hear the greeting; raises OSError or SMTPException."""
+        code = self.connect(self._server.host, self._server.port)[0]
+        if code != 220:
+            raise smtplib.SMTPConnectError(code, "")
+        if self._server.security == "smtp+starttls":
+            self.starttls(context=cast("ssl.SSLContext", self))
+
+    def _get_socket(self, host: str, port: int, _timeout: float) -> Any:
+        self._stream = connect(host, port, self._deadline)
+        return self.wrap_socket(self._stream) if self._server.security == "smtps" else self._stream
+
+    def wrap_socket(self, stream: Stream, **_: Any) -> Stream:
+        """Be the context that STARTTLS wraps the connection with."""
+        self._stream = stream.secured(self._server.host)
+        return self._stream
+
+    def close(self) -> None:
+        """End the conversation."""
+        super().close()
+        if self._stream is not None:
+            self._stream.end()
 
 
-def _connect(settings: MailSettings) -> smtplib.SMTP:
-    security, host, port, user, password = settings.server()
-    if security == "smtps":
-        context = ssl.create_default_context()
-        server: smtplib.SMTP = smtplib.SMTP_SSL(host, port, timeout=TIMEOUT, context=context)
-    else:
-        server = smtplib.SMTP(host, port, timeout=TIMEOUT)
+def _connect(settings: MailSettings) -> _Session:
+    session = _Session(settings, Deadline(DEADLINE, TIMEOUT))
+    user, password = settings.server()[3:]
     try:
-        if security == "smtp+starttls":
-            server.starttls(context=ssl.create_default_context())
+        session.begin()
         if user:
-            server.login(user, password or "")
+            session.login(user, password or "")
     except BaseException:
-        server.close()
+        session.close()
         raise
-    return server
+    return session
 
 
 def _transfer(server: smtplib.SMTP, mail: Mail) -> None:
@@ -114,15 +127,17 @@ def _transfer(server: smtplib.SMTP, mail: Mail) -> None:
         code = server.mail(mail.sender)[0]
         if code == 250:
             code = server.rcpt(mail.recipient)[0]
-    except (OSError, smtplib.SMTPException) as error:
+    except (OSError, smtplib.SMTPException, ValueError) as error:
         raise MailNotSentError(f"the mail server went away ({type(error).__name__})") from None
     _check(code, (250, 251))
     try:
         code = server.data(mail.content)[0]
     except smtplib.SMTPDataError as error:
         _check(error.smtp_code, ())
-    except (OSError, smtplib.SMTPException) as error:
+    except (OSError, smtplib.SMTPException, ValueError) as error:
         raise MailOutcomeUnknownError(f"the answer to a message was lost ({type(error).__name__})") from None
+    if not 400 <= code < 600 and code != 250:  # half a line, or no reply at all: the message may be accepted
+        raise MailOutcomeUnknownError("the answer to a message cannot be read")
     _check(code, (250,))
 
 

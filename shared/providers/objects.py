@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 from requests.exceptions import RequestException
 
 from shared.errors import PermanentError, UnavailableError
+from shared.providers.cutting import CuttableAdapter
 from shared.providers.settings import StorageSettings
 
 TIMEOUT = (3.05, 8)  # seconds to connect, and between two bytes; a document is well below a megabyte
@@ -60,44 +62,45 @@ class ObjectStore:
         attempt whose answer was lost for instance, and holds the same content, that is the success asked for.
         Raises ObjectConflictError when it holds another, StorageUnavailableError when no answer came.
         """
-        blob = self._bucket().blob(name)
-        try:
-            blob.upload_from_string(
-                content, content_type, if_generation_match=0, timeout=TIMEOUT, retry=RETRY, checksum="auto"
-            )
-        except api_errors.PreconditionFailed:
-            self._confirm(blob, content)
-        except (api_errors.GoogleAPIError, auth_errors.GoogleAuthError, RequestException) as error:
-            raise StorageUnavailableError(f"a document was not stored ({type(error).__name__})") from None
+        with _telling("stored"):
+            blob = self._bucket().blob(name)
+            try:
+                blob.upload_from_string(
+                    content, content_type, if_generation_match=0, timeout=TIMEOUT, retry=RETRY, checksum="auto"
+                )
+            except api_errors.PreconditionFailed:
+                self._confirm(blob, content)
         return StoredObject(name, hashlib.sha256(content).hexdigest(), len(content))
 
     def get(self, stored: StoredObject) -> bytes:
         """Read a stored document; raises ObjectConflictError when its SHA-256 is not the recorded one."""
-        try:
+        with _telling("read"):
             content: bytes = self._bucket().blob(stored.object).download_as_bytes(timeout=TIMEOUT, retry=RETRY)
-        except (api_errors.GoogleAPIError, auth_errors.GoogleAuthError, RequestException) as error:
-            raise StorageUnavailableError(f"a document was not read ({type(error).__name__})") from None
         if hashlib.sha256(content).hexdigest() != stored.sha256:
             raise ObjectConflictError("a stored document is not the one that was recorded")
         return content
 
     def holds(self, name: str, content: bytes) -> bool:
         """Tell whether this content is stored under the name; raises as `put` does."""
-        blob = self._bucket().blob(name)
-        try:
+        with _telling("read"):
+            blob = self._bucket().blob(name)
             if not blob.exists(timeout=TIMEOUT, retry=RETRY):
                 return False
-        except (api_errors.GoogleAPIError, auth_errors.GoogleAuthError, RequestException) as error:
-            raise StorageUnavailableError(f"a document was not read ({type(error).__name__})") from None
-        self._confirm(blob, content)
+            self._confirm(blob, content)
         return True
+
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Bound what this thread does here, all of it together."""
+        with _telling("reached"):
+            self._bucket()
+        adapter: CuttableAdapter = self._local.adapter
+        with adapter.within(seconds):
+            yield
 
     def _confirm(self, blob: Any, content: bytes) -> None:
         """Check that what is stored is this content, by size, CRC32C and, where the server has it, MD5."""
-        try:
-            blob.reload(timeout=TIMEOUT, retry=RETRY)
-        except (api_errors.GoogleAPIError, auth_errors.GoogleAuthError, RequestException) as error:
-            raise StorageUnavailableError(f"a document was not read ({type(error).__name__})") from None
+        blob.reload(timeout=TIMEOUT, retry=RETRY)
         crc32c = google_crc32c.value(content).to_bytes(4, "big")
         md5 = hashlib.md5(content, usedforsecurity=False).digest()
         same = blob.size == len(content) and blob.crc32c == _base64(crc32c)
@@ -106,8 +109,20 @@ class ObjectStore:
 
     def _bucket(self) -> Any:
         if not hasattr(self._local, "bucket"):
-            self._local.bucket = connect(self._settings).bucket(self._settings.artifacts_bucket)
+            client, self._local.adapter = connect(self._settings), CuttableAdapter()
+            for scheme in ("http://", "https://"):
+                client._http.mount(scheme, self._local.adapter)
+            self._local.bucket = client.bucket(self._settings.artifacts_bucket)
         return self._local.bucket
+
+
+@contextlib.contextmanager
+def _telling(done: str) -> Iterator[None]:
+    """Translate what the client raises; its texts quote names and answers."""
+    try:
+        yield
+    except (api_errors.GoogleAPIError, auth_errors.GoogleAuthError, RequestException, OSError) as error:
+        raise StorageUnavailableError(f"a document was not {done} ({type(error).__name__})") from None
 
 
 def connect(settings: StorageSettings) -> Any:

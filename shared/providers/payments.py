@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -18,6 +19,9 @@ from shared.settings import Duration, EnvironmentSettings, http_url
 
 ESSENCE = ("amount", "currency", "payment_method", "customer")
 PAID = frozenset({"succeeded", "processing"})
+CODE = re.compile(r"[a-z0-9_]{1,60}")  # of an error; its other texts may quote what was sent
+UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)  # what the SDK raises for odd answers
+stripe.enable_telemetry = False  # it keeps an id in a file of the user's, and sends it with each request
 KEY_FIELD = "echoproof_key"  # the metadata by which a payment is found again
 
 
@@ -78,22 +82,23 @@ class Payments:
         parameters["metadata"] = {**parameters.get("metadata", {}), KEY_FIELD: key}
         try:
             intent = self._client.v1.payment_intents.create(parameters, {"idempotency_key": key})
+            status, confirmed = intent.status, Confirmed(_response(intent), str(intent.id))
         except stripe.StripeError as error:
             return _outcome(error)
-        if intent.status in PAID:
-            return Confirmed(_response(intent), intent.id)
-        return Rejected(f"the payment is {intent.status}")
+        except UNREADABLE:
+            return Ambiguous("the answer cannot be read")
+        return confirmed if status in PAID else Rejected(f"the payment is {_code(status)}")
 
     def lookup(self, key: str, request: bytes) -> Lookup:  # noqa: ARG002 - the key finds it
         """Search for the payment that carries the key."""
         try:
             found = self._client.v1.payment_intents.search({"query": f"metadata['{KEY_FIELD}']:'{key}'"})
+            paid = [Found(_response(intent), str(intent.id)) for intent in found.data if intent.status in PAID]
         except stripe.StripeError as error:
             return NotKnown(f"search: {type(error).__name__}")
-        for intent in found.data:
-            if intent.status in PAID:
-                return Found(_response(intent), intent.id)
-        return Absent()
+        except UNREADABLE:
+            return NotKnown("search: the answer cannot be read")
+        return paid[0] if paid else Absent()
 
 
 class _OneExchange(stripe.HTTPClient):
@@ -130,10 +135,10 @@ def _outcome(error: stripe.StripeError) -> Outcome:
         if isinstance(error.__cause__, NotReachedError):
             return NotSent(f"not reached: {error.__cause__}")
         return Ambiguous(f"no answer: {error.__cause__}")
-    status, code = error.http_status or 0, error.code or ""
+    status, code = error.http_status or 0, _code(error.code)
     headers: Mapping[str, str] = error.headers or {}
     after = parse_retry_after(headers.get("retry-after"), datetime.now(UTC))
-    if status == 429:
+    if status == 429 or isinstance(error, stripe.RateLimitError):  # which once was a 400
         return NotSent("429", after)
     if status in (401, 403):  # refused before anything ran; somebody mends the key, and the step goes on
         return NotSent(str(status))
@@ -144,3 +149,7 @@ def _outcome(error: stripe.StripeError) -> Outcome:
     if 400 <= status < 500 and status not in (408, 412):
         return Rejected(f"{status} {code}".strip())
     return Ambiguous(f"{status} {code}".strip(), after, final=headers.get("idempotent-replayed") == "true")
+
+
+def _code(text: object) -> str:
+    return text if isinstance(text, str) and CODE.fullmatch(text) else ""

@@ -47,7 +47,8 @@ class Storage:
         """Store the object unless it is stored already; a different content under its name is a conflict."""
         head, content = _head(request), request.split(SEPARATOR, 1)[1]
         try:
-            stored = self._store.put(head["object"], content, head["content_type"])
+            with self._store.within(self.timeout.total_seconds()):
+                stored = self._store.put(head["object"], content, head["content_type"])
         except ObjectConflictError:
             return Rejected("another content is stored under this name")
         except StorageUnavailableError as error:
@@ -58,7 +59,8 @@ class Storage:
         """Ask whether the object is there with this content."""
         head, content = _head(request), request.split(SEPARATOR, 1)[1]
         try:
-            there = self._store.holds(head["object"], content)
+            with self._store.within(self.timeout.total_seconds()):
+                there = self._store.holds(head["object"], content)
         except ObjectConflictError:
             return NotKnown("another content is stored under this name")
         except StorageUnavailableError as error:
