@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import grpc
 
-from local.parts import die_with_parent
+from local.parts import tethered
 from local.postgres import free_port
 
 START = 60.0  # seconds; a Java virtual machine on a busy machine
@@ -52,12 +52,11 @@ def pubsub() -> Iterator[PubSub]:
 def _process(command: list[str], log: Path) -> Iterator[None]:
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command,
+            tethered(command),
             cwd=ROOT,
             stdout=output,
             stderr=output,
             start_new_session=True,
-            preexec_fn=die_with_parent if sys.platform == "linux" else None,
         )
     try:
         yield

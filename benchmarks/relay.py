@@ -29,9 +29,9 @@ def comparisons(bench: Bench) -> Iterator[list[Comparison]]:
     with pubsub() as server:
         os.environ["PUBSUB_EMULATOR_HOST"] = server.address
         # Imported here: the client library reads the variable, and takes a second.
-        from google.cloud import pubsub_v1
+        from google.cloud.pubsub_v1 import PublisherClient
 
-        client = pubsub_v1.PublisherClient()
+        client = PublisherClient()
         client.create_topic(name=TOPIC_PATH)
         outbox = Outbox(bench.database, bench.pipeline, Publisher(PROJECT))
         contenders = [

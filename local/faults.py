@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
 
 DRIP = 0.2  # seconds between two bytes of a slow answer
+HANG = 60.0  # seconds; longer than any client here waits
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One misbehaviour: its kind, how long it takes (seconds), and a Retry-After to answer with."""
+    """One misbehaviour: its kind, how long a hang takes (seconds), and a Retry-After to answer with."""
 
     kind: str
-    seconds: float = 0.0
+    seconds: float = HANG
     retry_after: str = ""
 
 
@@ -31,13 +33,17 @@ class Faults:
     queue: deque[Fault] = field(default_factory=deque)
     chance: random.Random = field(default_factory=lambda: random.Random(536365))  # noqa: S311 - repeatable, not secret
 
-    def next(self) -> Fault | None:
-        """Return what goes wrong with the next request, if anything does."""
-        if self.queue:
-            fault = self.queue.popleft()
+    def next(self, kinds: Collection[str] | None = None) -> Fault | None:
+        """Return what goes wrong with the next request, if anything does; of these kinds only, which others await."""
+        wanted = self.kinds if kinds is None else kinds
+        fault = next((fault for fault in self.queue if fault.kind == "none" or fault.kind in wanted), None)
+        if fault is not None:
+            self.queue.remove(fault)
             return None if fault.kind == "none" else fault
         draw = self.chance.random()
         for kind, rate in self.rates.items():
+            if kind not in wanted:
+                continue
             if draw < rate:
                 return Fault(kind)
             draw -= rate
@@ -63,7 +69,8 @@ def hang_up(request: web.Request) -> web.Response:
 
 async def drip(request: web.Request, answer: web.Response) -> web.StreamResponse:
     """Answer byte by byte."""
-    stream = web.StreamResponse(status=answer.status, headers={"Content-Type": "application/json"})
+    headers = {name: value for name, value in answer.headers.items() if name.lower() != "content-length"}
+    stream = web.StreamResponse(status=answer.status, headers=headers)
     await stream.prepare(request)
     for byte in answer.body if isinstance(answer.body, bytes) else b"":
         await stream.write(bytes([byte]))

@@ -7,7 +7,6 @@ once the pipe is full; hence this one.
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Self
 
 import requests
 
-from local.parts import die_with_parent
+from local.parts import tethered
 from local.postgres import free_port
 from shared.errors import UnavailableError
 
@@ -56,11 +55,10 @@ class ObjectServer:
         root.mkdir(parents=True, exist_ok=True)
         with (self.data / "objects.log").open("ab") as log:
             self._process = subprocess.Popen(
-                command,
+                tethered(command),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=die_with_parent if sys.platform == "linux" else None,
             )
         self._wait_until_ready()
         return self

@@ -16,6 +16,7 @@ from shared.errors import UnavailableError
 
 START_TIMEOUT = 60.0  # seconds; a cold start of every function at once on two busy cores takes twenty
 STOP_TIMEOUT = 5.0  # seconds from the polite signal to the kill
+TETHER = Path(__file__).with_name("tether.py")
 LOG_TAIL = 2000  # characters of a part's log shown when it fails
 
 
@@ -43,13 +44,12 @@ class Part:
         """Start the process; its output goes to its log."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self.command,
+                tethered(self.command),
                 env={**os.environ, **self._env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=die_with_parent if sys.platform == "linux" else None,
             )
         self.starts += 1
 
@@ -90,8 +90,9 @@ class Part:
                 os.killpg(self._process.pid, number)
 
 
-def die_with_parent() -> None:
-    """Ask Linux for SIGTERM when the starting thread dies, so that no part outlives its stack."""
-    import ctypes  # in the child only
+def tethered(command: Sequence[str], number: signal.Signals = signal.SIGTERM, user: str = "") -> list[str]:
+    """Return the command that runs `command`, sent a signal by Linux when the thread that starts it dies.
 
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    With `user` it runs as that account, which only root may ask for.
+    """
+    return [sys.executable, "-S", "-E", str(TETHER), str(int(number)), user, *command]

@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
+from local.parts import tethered
 from shared.errors import UnavailableError
 
 START_TIMEOUT = 30.0  # seconds; recovery after a kill takes one or two
@@ -98,13 +98,7 @@ class Postgres:
         command = [self.binary("postgres"), "-D", str(self.data / "db"), "-p", str(self.port)]
         command += ["-k", "", *options]
         self._process = subprocess.Popen(
-            command,
-            stdout=log,
-            stderr=log,
-            user=self._user,
-            start_new_session=True,
-            cwd="/",
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            tethered(command, signal.SIGINT, self._user or ""), stdout=log, stderr=log, start_new_session=True, cwd="/"
         )
         log.close()
         self._wait_until_ready()
@@ -203,13 +197,6 @@ def _readable_by(path: Path, user: str) -> bool:
     except PermissionError:
         return False
     return done.returncode == 0
-
-
-def _die_with_parent() -> None:
-    """Ask Linux for SIGINT when the starting process dies, so that no server outlives its stack."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(1, signal.SIGINT)  # PR_SET_PDEATHSIG
 
 
 def temporary(**settings: str) -> tuple[Postgres, Path]:

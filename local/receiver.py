@@ -91,6 +91,8 @@ class Receiver(Server):
             self._signature.verify(body, dict(request.headers))
         except WebhookVerificationError:
             return web.Response(status=401)
+        except ValueError:  # signed, and not JSON
+            return web.Response(status=400)
         identifier = request.headers["webhook-id"]
         self.received[identifier] += 1
         if identifier not in self.effects():

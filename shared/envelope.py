@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 VERSION = 1
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make an encoder for each message
 MAX_CONTENT_BYTES = 4096  # ids only: many times the longest message that `encode` makes
 _MAX_INTEGER = 2**31 - 1  # as the column has it
 
@@ -73,7 +74,7 @@ def encode(operation_id: UUID, type: str, step: str, dispatch: int) -> bytes:  #
         "step": step,
         "dispatch": dispatch,
     }
-    return json.dumps(members, separators=(",", ":")).encode()
+    return _ENCODE(members).encode()
 
 
 def decode(body: bytes, headers: Mapping[str, str]) -> Message:

@@ -72,15 +72,16 @@ def _accept_parameters(
     pipeline: Pipeline, tenant: str, key: str, request: Request, traceparent: str | None
 ) -> dict[str, Any]:
     operation = pipeline.operation(request.type)
+    given = ijson.canonical(request.input)
     steps = list(operation.steps.values())
     return {
         "tenant": tenant,
         "type": request.type,
         "key": key,
         "traceparent": traceparent,
-        "fingerprint": identity.fingerprint(request),
+        "fingerprint": identity.fingerprint(request, canonical_input=given),
         "fingerprint_version": identity.FINGERPRINT_VERSION,
-        "input": ijson.canonical(request.input).decode(),
+        "input": given.decode(),
         "not_before": request.options.not_before,
         "deadline": request.options.deadline,
         "ordering_key": request.options.ordering_key,

@@ -39,7 +39,9 @@ def run_once(outbox: Outbox, time_limit: float = TIME_LIMIT, batch: int = BATCH)
     away: frozenset[str] = frozenset()
     while time.monotonic() - started < time_limit:
         rows = outbox.database.run("lease_due_rows", batch=batch, away=sorted(away))
-        sent = outbox.publish_leased([Dispatch(**row._asdict()) for row in rows])
+        sent = outbox.publish_leased(
+            [Dispatch(r.operation_id, r.type, r.step, r.dispatch, r.traceparent) for r in rows]
+        )
         published, failed, away = published + sent.published, failed + sent.failed, away | sent.away
         if len(rows) < batch:
             break
