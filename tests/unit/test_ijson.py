@@ -3,14 +3,14 @@
 import json
 import math
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.errors import InvalidJsonError, JsonTooLargeError
-from shared.ijson import JsonValue, canonical, parse, pointer
+from shared.ijson import MAX_CHECKED_NUMBERS, JsonValue, canonical, parse, pointer
 
 LARGE = 10_000_000
 
@@ -366,3 +366,10 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         return
     assert read(canonical(value)) == value
     assert json.loads(data) == value
+
+
+def test_a_text_of_very_many_costly_numbers_is_refused_and_points_to_one() -> None:
+    fine = b"[" + b",".join([b"1.5"] * MAX_CHECKED_NUMBERS) + b"]"
+    assert len(cast("list[float]", parse(fine, max_bytes=10_000_000))) == MAX_CHECKED_NUMBERS
+    with pytest.raises(InvalidJsonError, match="more than 50000 numbers"):
+        parse(b"[1.5," + fine[1:], max_bytes=10_000_000)
