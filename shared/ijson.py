@@ -126,7 +126,7 @@ def _load(text: str) -> tuple[JsonValue, bool]:
 
     def number(literal: str) -> Any:
         if next(checked) > MAX_CHECKED_NUMBERS and not refusals:
-            refuse(f"more than {MAX_CHECKED_NUMBERS} numbers with a fraction, an exponent or many digits")
+            return refuse(f"more than {MAX_CHECKED_NUMBERS} numbers with a fraction, an exponent or many digits")
         return _number(literal, refusals)
 
     try:
