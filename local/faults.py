@@ -35,15 +35,14 @@ class Faults:
 
     def next(self, kinds: Collection[str] | None = None) -> Fault | None:
         """Return what goes wrong with the next request, if anything does; of these kinds only, which others await."""
-        wanted = self.kinds if kinds is None else kinds
-        fault = next((fault for fault in self.queue if fault.kind == "none" or fault.kind in wanted), None)
+        wanted = self.kinds | {"none"} if kinds is None else kinds
+        fault = next((fault for fault in self.queue if fault.kind in wanted), None)
         if fault is not None:
             self.queue.remove(fault)
             return None if fault.kind == "none" else fault
-        draw = self.chance.random()
-        for kind, rate in self.rates.items():
-            if kind not in wanted:
-                continue
+        rates = {kind: rate for kind, rate in self.rates.items() if kind in wanted}
+        draw = self.chance.random() if rates else 1.0
+        for kind, rate in rates.items():
             if draw < rate:
                 return Fault(kind)
             draw -= rate

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import hashlib
 import json
 import re
 import sqlite3
@@ -26,11 +25,11 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 
 from local.faults import Fault, Faults, drip, hang_up, take_order
-from local.serving.host import Server, run
+from local.payment_answers import error, intent, invalid, parameters, refusal
+from local.serving.host import PortInUseError, Server, run
 
 HORIZON = 86_400.0  # seconds; Stripe prunes keys once they are at least 24 hours old
-SEARCH = re.compile(r"metadata\['(\w+)'\]:'([\w-]+)'")
-REQUIRED = ("amount", "currency")
+SEARCH = re.compile(r"""metadata\[(['"])(\w+)\1\]:(['"])([\w-]+)\3""")
 KINDS = frozenset(
     {
         "drop_before_commit", "drop_after_commit", "hang_before_commit", "hang_after_commit", "drip", "decline",
@@ -38,6 +37,8 @@ KINDS = frozenset(
         "search_down",
     }
 )  # fmt: skip
+OF_SEARCH = frozenset({"search_down"})
+OF_PAYMENT = KINDS - OF_SEARCH | {"none"}
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS keys (key TEXT PRIMARY KEY, parameters TEXT, status INTEGER, body TEXT, used REAL);
 CREATE TABLE IF NOT EXISTS payments (id TEXT PRIMARY KEY, key TEXT, intent TEXT, made REAL);
@@ -73,8 +74,11 @@ class PaymentServer(Server):
         application.router.add_get("/_control/requests", self._show_requests)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
-        await site.start()
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as failure:
+            await self._runner.cleanup()
+            raise PortInUseError(f"Port {port} of {host} is already in use") from failure
         return int(self._runner.addresses[0][1])
 
     async def close(self) -> None:
@@ -98,11 +102,11 @@ class PaymentServer(Server):
     async def _create(self, request: web.Request) -> web.StreamResponse:
         key, body = request.headers.get("Idempotency-Key", ""), await request.text()
         self.requests.append({"key": key, "body": body, "headers": dict(request.headers)})
-        fault = self.faults.next()
-        if fault and (refused := _refusal(fault)):
+        fault = self.faults.next(OF_PAYMENT)
+        if fault and (refused := refusal(fault)):
             return refused
         if not request.headers.get("Authorization"):
-            return _error(401, "invalid_request_error", "api_key_missing")
+            return error(401, "invalid_request_error")
         if fault and fault.kind == "drop_before_commit":
             return hang_up(request)
         answer = await self._idempotently(key, body, fault)
@@ -121,60 +125,66 @@ class PaymentServer(Server):
         """Execute, or give the saved result of the key again."""
         self._store.execute("DELETE FROM keys WHERE used < ?", (self._now() - self._horizon,))
         saved = self._store.execute("SELECT parameters, status, body FROM keys WHERE key = ?", (key,)).fetchone()
-        if saved and saved[0] != _parameters(body):
-            return _error(400, "idempotency_error", "idempotency_key_in_use_with_other_parameters")
+        if saved and saved[0] != parameters(body):
+            return error(400, "idempotency_error")
         if saved:
             headers = {"Idempotent-Replayed": "true"}
             return web.Response(status=saved[1], text=saved[2], headers=headers, content_type="application/json")
         if key in self._busy:
-            return _error(409, "idempotency_error", "idempotency_key_in_use")
+            return error(409, "idempotency_error", "idempotency_key_in_use")
         given = dict(parse_qsl(body))
-        missing = [name for name in REQUIRED if name not in given]
-        if missing:
-            return _error(400, "invalid_request_error", "parameter_missing")
+        if refused := invalid(key, given):
+            return refused
         if fault and fault.kind == "error_unsaved":
-            return _error(500, "api_error", "")
+            return error(500, "api_error")
         with self._in_progress(key):
             if fault and fault.kind == "hang_before_commit":
                 await asyncio.sleep(fault.seconds)
-            answer = self._execute(key, given, fault)
+            return self._execute(key, body, given, fault)
+
+    def _execute(self, key: str, body: str, given: dict[str, str], fault: Fault | None) -> web.Response:
+        """Pay and save the result, both or neither, whenever this process is killed."""
+        self._store.execute("BEGIN")
+        answer = self._pay(key, given, fault)
         if key:
-            row = (key, _parameters(body), answer.status, answer.text, self._now())
+            row = (key, parameters(body), answer.status, answer.text, self._now())
             self._store.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?)", row)
+        self._store.execute("COMMIT")
         return answer
 
-    def _execute(self, key: str, given: dict[str, str], fault: Fault | None) -> web.Response:
+    def _pay(self, key: str, given: dict[str, str], fault: Fault | None) -> web.Response:
         if fault and fault.kind == "decline":
-            return _error(402, "card_error", "card_declined")
+            return error(402, "card_error", "card_declined")
         if fault and fault.kind == "error_saved":
-            return _error(500, "api_error", "")
-        intent = _intent(key, given, self._store.execute("SELECT count(*) FROM payments").fetchone()[0])
-        row = (intent["id"], key, json.dumps(intent), self._now())
+            return error(500, "api_error")
+        made = intent(key, given, self._store.execute("SELECT count(*) FROM payments").fetchone()[0])
+        row = (made["id"], key, json.dumps(made), self._now())
         self._store.execute("INSERT INTO payments VALUES (?, ?, ?, ?)", row)
         if fault and fault.kind == "error_after_commit":
-            return _error(500, "api_error", "")
-        return web.json_response(intent)
+            return error(500, "api_error")
+        return web.json_response(made)
 
     @contextlib.contextmanager
     def _in_progress(self, key: str) -> Any:
-        self._busy.add(key)
+        self._busy.update({key} - {""})
         try:
             yield
         finally:
             self._busy.discard(key)
 
     async def _search(self, request: web.Request) -> web.Response:
-        if any(fault.kind == "search_down" for fault in self.faults.queue):
-            fault = self.faults.next()
-            return _error(503, "api_error", fault.kind if fault else "")
+        if not request.headers.get("Authorization"):
+            return error(401, "invalid_request_error")
+        if self.faults.next(OF_SEARCH):
+            return error(503, "api_error")
         match = SEARCH.fullmatch(request.query.get("query", ""))
         if match is None:
-            return _error(400, "invalid_request_error", "query")
+            return error(400, "invalid_request_error", param="query")
         visible = self._now() - self._visibility
         found = [
             payment
             for payment in self.ledger()
-            if payment["made"] <= visible and payment["metadata"].get(match[1]) == match[2]
+            if payment["made"] <= visible and payment["metadata"].get(match[2]) == match[4]
         ]
         return web.json_response({"object": "search_result", "data": found, "has_more": False, "url": request.path})
 
@@ -187,34 +197,6 @@ class PaymentServer(Server):
 
     async def _show_requests(self, _request: web.Request) -> web.Response:
         return web.json_response(self.requests)
-
-
-def _refusal(fault: Fault) -> web.Response | None:
-    """Return the answer of a fault that comes before anything is looked at."""
-    if fault.kind == "rate_limited":
-        return _error(429, "invalid_request_error", "rate_limit", {"Retry-After": fault.retry_after or "1"})
-    if fault.kind == "conflict":
-        return _error(409, "idempotency_error", "idempotency_key_in_use")
-    if fault.kind == "unauthorised":
-        return _error(401, "invalid_request_error", "api_key_expired")
-    return None
-
-
-def _intent(key: str, given: dict[str, str], number: int) -> dict[str, Any]:
-    metadata = {name[9:-1]: value for name, value in given.items() if name.startswith("metadata[")}
-    identifier = "pi_" + hashlib.sha256(f"{key}/{number}".encode()).hexdigest()[:24]
-    return {
-        "id": identifier, "object": "payment_intent", "status": "succeeded", "amount": int(given["amount"]),
-        "currency": given["currency"], "metadata": metadata,
-    }  # fmt: skip
-
-
-def _parameters(body: str) -> str:
-    return json.dumps(sorted(parse_qsl(body, keep_blank_values=True)))
-
-
-def _error(status: int, kind: str, code: str, headers: dict[str, str] | None = None) -> web.Response:
-    return web.json_response({"error": {"type": kind, "code": code, "message": code}}, status=status, headers=headers)
 
 
 @contextlib.asynccontextmanager

@@ -20,7 +20,7 @@ from aiohttp import web
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from local.faults import Faults, drip, hang_up, take_order
-from local.serving.host import Server, run
+from local.serving.host import PortInUseError, Server, run
 from local.serving.journal import Journal
 
 KINDS = frozenset(
@@ -40,6 +40,7 @@ class Receiver(Server):
         if data is not None:
             data.mkdir(parents=True, exist_ok=True)
         self._journal = Journal(None if data is None else data / "webhooks.journal")
+        self._acted = {identifier for identifier, _ in self._journal.items("")}
         self._runner: web.AppRunner | None = None
 
     async def open(self, host: str = "127.0.0.1", port: int = 0) -> int:
@@ -50,8 +51,11 @@ class Receiver(Server):
         application.router.add_get("/_control/received", self._show)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
-        await site.start()
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise PortInUseError(f"Port {port} of {host} is already in use") from error
         return int(self._runner.addresses[0][1])
 
     async def close(self) -> None:
@@ -95,8 +99,9 @@ class Receiver(Server):
             return web.Response(status=400)
         identifier = request.headers["webhook-id"]
         self.received[identifier] += 1
-        if identifier not in self.effects():
+        if identifier not in self._acted:
             self._journal.write(puts=[(identifier, body)])
+            self._acted.add(identifier)
         return web.json_response({"received": True})
 
     async def _show(self, _request: web.Request) -> web.Response:

@@ -148,7 +148,9 @@ def _outcome(error: stripe.StripeError) -> Outcome:
         return Ambiguous("the key was used with other parameters", final=True)
     if 400 <= status < 500 and status not in (408, 412):
         return Rejected(f"{status} {code}".strip())
-    return Ambiguous(f"{status} {code}".strip(), after, final=headers.get("idempotent-replayed") == "true")
+    # A saved answer is given again for good, and a failed precondition means that something was done already.
+    final = status == 412 or headers.get("idempotent-replayed") == "true"
+    return Ambiguous(f"{status} {code}".strip(), after, final=final)
 
 
 def _code(text: object) -> str:
