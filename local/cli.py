@@ -20,6 +20,8 @@ from rich.console import Console
 from local import doctor as diagnosis
 from local import screens
 from local.client import AnswerError, Client, key_of
+from shared import recovery
+from shared.database import Database
 from shared.errors import ConfigError, EchoproofError
 
 app = typer.Typer(
@@ -27,6 +29,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+recovery_app = typer.Typer(help="After a restore of the database to an earlier time.", no_args_is_help=True)
+app.add_typer(recovery_app, name="recovery")
 out, err = Console(), Console(stderr=True)
 
 Url = Annotated[str, typer.Option(envvar="ECHOPROOF_URL", help="URL of intake.")]
@@ -160,6 +164,22 @@ def doctor() -> None:
     raise typer.Exit(0 if all(finding.level != "problem" for finding in findings) else FAILED)
 
 
+@recovery_app.command("begin")
+def recovery_begin() -> None:
+    """After a restore of the database: look every effect up before it is sent, until `recovery end`."""
+    with _database() as database:
+        unfinished = recovery.begin(database)
+    out.print(f"recovery is on; {unfinished} unfinished effects will be looked up first, and every new one")
+
+
+@recovery_app.command("end")
+def recovery_end() -> None:
+    """Turn recovery mode off, when what was lost has been resubmitted."""
+    with _database() as database:
+        was_on = recovery.end(database)
+    out.print("recovery is off" if was_on else "recovery was not on")
+
+
 def print_json(value: Any) -> None:
     """Print a value as JSON, unstyled, for scripts."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
@@ -174,6 +194,20 @@ def _follow(client: Client, operation_id: str) -> Iterator[dict[str, Any]]:
         if found["state"] in RESTING:
             return
         time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def _database() -> Iterator[Database]:
+    """Open the database that the environment names; raises ConfigError, UnavailableError."""
+    from shared.config import DatabaseSettings, load
+    from shared.wiring import connect_function
+
+    (settings,) = load(DatabaseSettings)
+    database = Database(connect_function(settings), size=1)
+    try:
+        yield database
+    finally:
+        database.close()
 
 
 @contextlib.contextmanager
