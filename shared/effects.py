@@ -67,7 +67,7 @@ class Effect:
             return self._saved()
         if self._row.state == "rejected":
             raise EffectRejectedError(self._row.reason or "")
-        if self._row.unaccounted > 0 and not self._provider.idempotent:
+        if self._row.unaccounted > 0 and (self._row.key_spent or not self._provider.idempotent):
             return self._look_up_first()
         return self._send()
 
@@ -90,6 +90,8 @@ class Effect:
         self._read()
 
     def _send(self) -> dict[str, Any]:
+        if self._row.key_spent:
+            raise Unresolved(f"{self._provider.name} did not do it and refuses the key: approve a new generation")
         permits = self._write(
             "permit_send",
             timeout=self._provider.timeout.total_seconds(),
@@ -131,15 +133,16 @@ class Effect:
         raise RetryLater(outcome.after, reason)
 
     def _ambiguous(self, outcome: Ambiguous, reason: str) -> dict[str, Any]:
-        if not self._write("mark_unknown", reason=reason):
+        if not self._write("mark_unknown", reason=reason, final=outcome.final):
             return self._overtaken()
         if outcome.final:
-            return self._look_up_first(same_key_again=False)
+            self._read()
+            return self._look_up_first()
         if outcome.after is not None:
             raise RetryLater(outcome.after, reason)
         raise EffectUnknownError(reason)
 
-    def _look_up_first(self, *, same_key_again: bool = True) -> dict[str, Any]:
+    def _look_up_first(self) -> dict[str, Any]:
         """Look the effect up, and send only on proof that no earlier send had an effect."""
         visibility = self._provider.visibility
         seconds = None if visibility is None else visibility.total_seconds()
@@ -154,9 +157,7 @@ class Effect:
         self._check_proof(begun[0].too_early)
         if not self._write("prove_absent", permits=begun[0].permits):
             return self._overtaken()
-        if same_key_again:
-            return self._send()
-        raise Unresolved(f"{self._provider.name} did not do it and refuses the key: approve a new generation")
+        return self._send()
 
     def _check_proof(self, too_early: float | None) -> None:
         """Raise unless the lookup began when absence was proof already."""

@@ -24,12 +24,13 @@ WITH held AS (
 SELECT EXISTS (SELECT FROM written) AS written FROM held;
 
 -- name: read_effect
--- The current row of an effect: its highest generation, and whether its key can still be used for another send.
+-- The row of an effect that counts: the generation that is confirmed, should a late answer have confirmed an earlier
+-- one, and else the highest.
 SELECT name, generation, provider, state, provider_key, request, essence, unaccounted, response::text AS response,
-    reference, reason, permits
+    reference, reason, permits, key_spent
 FROM effects
 WHERE operation_id = CAST(:operation_id AS uuid) AND step = :step AND name = :name
-ORDER BY generation DESC
+ORDER BY state = 'confirmed' DESC, generation DESC
 LIMIT 1;
 
 -- name: fill_approved_effect
@@ -47,7 +48,8 @@ WHERE e.operation_id = held.operation_id AND e.step = held.step AND e.name = :na
 RETURNING e.name;
 
 -- name: permit_send
--- Permits one send, immediately before it: reads fence, lease, ledger and key expiry again, and extends the lease.
+-- Permits one send, immediately before it: reads fence, lease, ledger and key expiry again, and extends the lease. None
+-- when an earlier generation turns out to have happened, or under a key that is spent.
 WITH held AS (
     UPDATE steps AS s SET
         lease_expires_at = greatest(s.lease_expires_at, now() + make_interval(secs => CAST(:timeout AS float8) + CAST(:margin AS float8)))
@@ -66,6 +68,12 @@ WITH held AS (
     FROM held
     WHERE e.operation_id = held.operation_id AND e.step = held.step AND e.name = :name
         AND e.generation = CAST(:generation AS int) AND e.state IN ('intended', 'unknown', 'not_sent')
+        AND NOT e.key_spent
+        AND NOT EXISTS (
+            SELECT FROM effects AS other
+            WHERE other.operation_id = e.operation_id AND other.step = e.step AND other.name = e.name
+                AND other.state = 'confirmed'
+        )
         AND (e.unaccounted = 0
             OR (CAST(:idempotent AS boolean)
                 AND now() + make_interval(secs => CAST(:timeout AS float8) + CAST(:margin AS float8)) < e.key_expires_at))
@@ -100,14 +108,15 @@ WHERE e.operation_id = held.operation_id AND e.step = held.step AND e.name = :na
 RETURNING e.state;
 
 -- name: mark_unknown
--- Records that the answer to a send is missing or ambiguous.
+-- Records that the answer to a send is missing or ambiguous, and that its key is spent when it is final.
 WITH held AS (
     SELECT operation_id, step FROM steps
     WHERE operation_id = CAST(:operation_id AS uuid) AND step = :step AND fence = :fence AND state = 'running'
     FOR NO KEY UPDATE
 )
 UPDATE effects AS e SET
-    state = 'unknown', unknown_since = coalesce(e.unknown_since, now()), reason = :reason, version = e.version + 1
+    state = 'unknown', unknown_since = coalesce(e.unknown_since, now()), reason = :reason,
+    key_spent = e.key_spent OR CAST(:final AS boolean), version = e.version + 1
 FROM held
 WHERE e.operation_id = held.operation_id AND e.step = held.step AND e.name = :name
     AND e.generation = CAST(:generation AS int) AND e.state IN ('intended', 'unknown') AND e.unaccounted > 0

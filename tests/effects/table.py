@@ -32,7 +32,9 @@ def written(observed: Iterable[tuple[str, str, str]]) -> list[str]:
     rows = [[HEAD, *next(iter(documented().values()))]]
     rows += [[point, *(ends.get((point, provider), "–") for provider in row)] for point, row in documented().items()]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+    ]
     return [lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]
 
 
