@@ -252,8 +252,6 @@ class Stack:
         self._env["TOKEN_CERTS_URL"] = f"http://127.0.0.1:{certs}{CERTS_PATH}"
         self._env["CLOUD_TASKS_EMULATOR_HOST"] = f"127.0.0.1:{tasks}"
         self._env["PUBSUB_EMULATOR_HOST"] = emulator or f"127.0.0.1:{pubsub}"
-        # This process makes topics and subscriptions with the same client as the functions.
-        os.environ["PUBSUB_EMULATOR_HOST"] = self._env["PUBSUB_EMULATOR_HOST"]
         return self._part("cloud", command), tasks
 
     def _part(self, name: str, arguments: list[str], env: dict[str, str] | None = None) -> Part:

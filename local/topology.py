@@ -4,31 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from google.api_core.exceptions import AlreadyExists
+from google.api_core.exceptions import AlreadyExists, GoogleAPIError
 from google.protobuf.duration_pb2 import Duration
 from google.pubsub_v1.services.publisher import PublisherClient
+from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 from google.pubsub_v1.services.subscriber import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 from google.pubsub_v1.types import DeadLetterPolicy, ExpirationPolicy, PushConfig, RetryPolicy, Subscription
 from grpc import insecure_channel
 
+from shared.errors import UnavailableError
 from shared.pipeline import Pipeline
-from shared.publisher import create_client
 
 DEAD_LETTER_TOPIC = "dead-letter"
 MAX_DELIVERIES = 100  # only infrastructure failure is nacked, so this is an outage of minutes to hours
 ACK_MARGIN = 30  # seconds that the ack deadline, which is the push timeout too, is longer than the step's timeout
+TIMEOUT = 10.0  # seconds for each call; a server that has just started takes milliseconds
 MIN_BACKOFF, MAX_BACKOFF = 1, 10  # seconds; 10 and 600 in the cloud, shorter here for the developer's patience
 
 
 def create(pipeline: Pipeline, project: str, emulator: str, endpoints: Mapping[str, str], push_account: str) -> None:
     """Create what is missing: a topic and a push subscription a step function, and those of the dead letters.
 
-    `endpoints` maps each function's name to its URL.
+    `endpoints` maps each function's name to its URL. Raises UnavailableError when the server at `emulator` does not
+    answer or refuses.
     """
-    publisher = create_client()
-    transport = SubscriberGrpcTransport(channel=insecure_channel(emulator))
-    subscriber = SubscriberClient(transport=transport)
+    channel = insecure_channel(emulator)
+    publisher = PublisherClient(transport=PublisherGrpcTransport(channel=channel))
+    subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+    try:
+        _create(pipeline, project, publisher, subscriber, endpoints, push_account)
+    except GoogleAPIError as error:
+        raise UnavailableError(f"Pub/Sub at {emulator} cannot be set up ({type(error).__name__})") from None
+    finally:
+        channel.close()
+
+
+def _create(
+    pipeline: Pipeline,
+    project: str,
+    publisher: PublisherClient,
+    subscriber: SubscriberClient,
+    endpoints: Mapping[str, str],
+    push_account: str,
+) -> None:
     _topic(publisher, project, DEAD_LETTER_TOPIC)
     _subscription(subscriber, project, DEAD_LETTER_TOPIC, endpoints["dead_letter"], push_account, 60, dead_letter=False)
     for function in pipeline.functions:
@@ -37,13 +56,11 @@ def create(pipeline: Pipeline, project: str, emulator: str, endpoints: Mapping[s
         _topic(publisher, project, topic)
         deadline = min(int(longest) + ACK_MARGIN, 600)
         _subscription(subscriber, project, topic, endpoints[function], push_account, deadline, dead_letter=True)
-    publisher.transport.close()
-    transport.close()  # type: ignore[no-untyped-call]
 
 
 def _topic(publisher: PublisherClient, project: str, name: str) -> None:
     try:
-        publisher.create_topic(name=f"projects/{project}/topics/{name}", timeout=10)
+        publisher.create_topic(name=f"projects/{project}/topics/{name}", retry=None, timeout=TIMEOUT)
     except AlreadyExists:
         return
 
@@ -75,6 +92,6 @@ def _subscription(
             dead_letter_topic=f"projects/{project}/topics/{DEAD_LETTER_TOPIC}", max_delivery_attempts=MAX_DELIVERIES
         )
     try:
-        subscriber.create_subscription(request=subscription, timeout=10)
+        subscriber.create_subscription(request=subscription, retry=None, timeout=TIMEOUT)
     except AlreadyExists:  # a stack that was kept: its functions have new addresses
-        subscriber.modify_push_config(subscription=subscription.name, push_config=push, timeout=10)
+        subscriber.modify_push_config(subscription=subscription.name, push_config=push, retry=None, timeout=TIMEOUT)

@@ -16,9 +16,12 @@ from typing import Any
 import psutil
 import pytest
 
+from local import topology
 from local.parts import PartFailedError
 from local.postgres import free_port
 from local.stack import ROOT, Stack
+from shared.errors import UnavailableError
+from shared.pipeline import Pipeline
 from tests.stack.kit import PIPELINE, TIMEOUTS, folder_for_all, functions_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -66,6 +69,11 @@ class Supervisor:
             check_free(port)
 
 
+def children() -> set[int]:
+    """What runs below this process; other tests of it have servers of their own."""
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
 def check_free(port: int) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -99,7 +107,7 @@ def test_a_server_that_dies_ends_the_stack_and_is_named(folder: Path) -> None:
 
 
 def test_a_port_in_use_is_said_and_nothing_is_left_behind(folder: Path) -> None:
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    before, environment = children(), dict(os.environ)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         stack = Stack(folder / "data", port=port, pipeline_file=PIPELINE, functions=functions_in(folder / "functions"))
@@ -107,11 +115,14 @@ def test_a_port_in_use_is_said_and_nothing_is_left_behind(folder: Path) -> None:
         with pytest.raises(PartFailedError, match=f"port {port} of 127.0.0.1 is in use"):
             stack.start()
         assert time.monotonic() - began < GONE_WITHIN
-    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
+    assert children() <= before
     assert stack.parts == {}
+    # nor in this process: a second stack would take it for the user's own server
+    assert dict(os.environ) == environment
 
 
 def test_a_function_that_cannot_start_is_named_with_its_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = children()
     functions = functions_in(folder / "functions")
     for name, value in TIMEOUTS.items():
         monkeypatch.setenv(name, value)
@@ -120,4 +131,10 @@ def test_a_function_that_cannot_start_is_named_with_its_log(folder: Path, monkey
     stack = Stack(folder / "data", port=free_port(), pipeline_file=PIPELINE, functions=functions)
     with pytest.raises(PartFailedError, match=r"(?s)seal did not start.*this function is broken"):
         stack.start()
-    assert psutil.Process().children(recursive=True) == []
+    assert children() <= before
+
+
+def test_a_pubsub_server_that_is_away_is_named() -> None:
+    away = f"127.0.0.1:{free_port()}"
+    with pytest.raises(UnavailableError, match=f"Pub/Sub at {away} cannot be set up"):
+        topology.create(Pipeline.load(PIPELINE), "some-project", away, {}, "push@example.com")

@@ -225,7 +225,7 @@ MALFORMED = {
     "an array": b"[]",
     "a string": b'"x"',
     "no message": b"{}",
-    "message is null": b'{"message": null}',
+    "message is a number": b'{"message": 7}',
     "no data": b'{"message": {"messageId": "1", "attributes": {"a": "b"}}, "subscription": "s"}',
     "bad base64": b'{"message": {"messageId": "2", "data": "%%%"}, "subscription": "s"}',
     "data is no UTF-8": b'{"message": {"messageId": "3", "data": "//79"}, "subscription": "s"}',
