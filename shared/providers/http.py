@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
@@ -11,6 +12,7 @@ from shared.errors import EchoproofError
 from shared.providers.sockets import Deadline, Stream, connect
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token, RFC 9110 §5.6.2
 MAX_ANSWER_BYTES = 1_000_000  # of an answer's body; what providers answer is a few kilobytes
 
 
@@ -66,8 +68,8 @@ def _written(
     if body is not None:
         request.putheader("Content-Length", str(len(body)))
     for name, value in headers.items():
-        if not value.isprintable():  # http.client lets a folded line pass
-            raise ValueError("a header holds a line break")
+        if not HEADER_NAME.fullmatch(name) or not value.isprintable():  # http.client lets a folded line pass
+            raise ValueError("not a header")
         request.putheader(name, value)
     return request
 
