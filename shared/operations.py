@@ -151,6 +151,7 @@ def cancel(database: Database, tenant: str, operation_id: UUID) -> None:
 
 
 def _cancel(transaction: Transaction, tenant: str, operation_id: UUID) -> bool:
+    transaction.run("lock_steps", operation_id=operation_id, tenant=tenant)
     stopped = transaction.run("cancel_operation", operation_id=operation_id, tenant=tenant)
     if stopped:
         transaction.run("drop_outbox_of_stopped_steps", operation_id=operation_id)

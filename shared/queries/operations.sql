@@ -80,6 +80,15 @@ WHERE o.tenant = :tenant
 ORDER BY o.id DESC
 LIMIT CAST(:page_size AS int);
 
+-- name: lock_steps
+-- Locks the steps of an operation in the order in which a settle does, those that run first: no deadlock with one.
+SELECT s.step
+FROM steps AS s
+INNER JOIN operations AS o ON o.id = s.operation_id
+WHERE s.operation_id = CAST(:operation_id AS uuid) AND o.tenant = :tenant
+ORDER BY s.state <> 'running', s.step
+FOR NO KEY UPDATE OF s;
+
 -- name: cancel_operation
 -- Cancels the steps that have not started and asks the running ones to stop; no row when nothing was left to cancel.
 WITH asked AS (

@@ -346,3 +346,22 @@ def test_the_safety_net_queues_a_waiting_step_whose_needs_are_met(kit: Kit) -> N
     assert reconcile.queue_startable_steps(kit.database) == 1
     assert kit.states(operation_id) == {"first": "succeeded", "second": "queued"}
     kit.check_invariant()
+
+
+def test_a_cancel_and_a_settle_with_business_rows_never_deadlock(kit: Kit) -> None:
+    def settle(held: steps.Claim) -> str:
+        with kit.database.transaction() as transaction:  # not repeated: a deadlock would be an error here
+            steps.hold(transaction, held)
+            return steps.succeed(transaction, held, None)[0]
+
+    for _ in range(25):
+        accepted = kit.accept("test.fan")
+        left, right = (kit.claimed(d) for d in sorted(accepted.due, key=lambda d: d.step))
+        ended = at_once(
+            partial(settle, left),
+            partial(settle, right),
+            partial(operations.cancel, kit.database, "shop", accepted.operation_id),
+        )
+        assert ended[:2] == ["succeeded", "succeeded"]
+        assert ended[2] is None or isinstance(ended[2], operations.NotCancellableError)
+        kit.check_invariant()
