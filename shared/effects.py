@@ -186,6 +186,8 @@ class Effect:
         return self._saved()
 
     def _saved(self) -> dict[str, Any]:
+        if self._row.newest > self._row.generation:
+            self._write("withdraw_effect")
         saved: dict[str, Any] = json.loads(self._row.response)
         return saved
 

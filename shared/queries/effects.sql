@@ -27,7 +27,7 @@ SELECT EXISTS (SELECT FROM written) AS written FROM held;
 -- The row of an effect that counts: the generation that is confirmed, should a late answer have confirmed an earlier
 -- one, and else the highest.
 SELECT name, generation, provider, state, provider_key, request, essence, unaccounted, response::text AS response,
-    reference, reason, permits, key_spent
+    reference, reason, permits, key_spent, max(generation) OVER () AS newest
 FROM effects
 WHERE operation_id = CAST(:operation_id AS uuid) AND step = :step AND name = :name
 ORDER BY state = 'confirmed' DESC, generation DESC
@@ -89,6 +89,20 @@ UPDATE effects SET
 WHERE operation_id = CAST(:operation_id AS uuid) AND step = :step AND name = :name
     AND generation = CAST(:generation AS int) AND state IN ('intended', 'unknown', 'not_sent', 'rejected')
 RETURNING version;
+
+-- name: withdraw_effect
+-- Gives up later generations that nobody has sent, because this one turned out to have happened.
+WITH held AS (
+    SELECT operation_id, step FROM steps
+    WHERE operation_id = CAST(:operation_id AS uuid) AND step = :step AND fence = :fence AND state = 'running'
+    FOR NO KEY UPDATE
+)
+UPDATE effects AS e SET
+    state = 'not_sent', reason = 'an earlier generation happened', evidence = 'answer', version = e.version + 1
+FROM held
+WHERE e.operation_id = held.operation_id AND e.step = held.step AND e.name = :name
+    AND e.generation > CAST(:generation AS int) AND e.state = 'intended' AND e.unaccounted = 0
+RETURNING e.generation;
 
 -- name: account_for_send
 -- Records a definite no or proof that nothing ran, for this send; with others unaccounted for the effect is unknown.

@@ -12,6 +12,7 @@ from local.objects import ObjectServer
 from shared.database import Database
 from tests.effects.kit import EffectsKit
 from tests.effects.table import OBSERVED, written
+from tests.effects.till import Till
 
 
 @pytest.fixture
@@ -19,6 +20,13 @@ def kit(database: Database, database_url: str, tmp_path: Path) -> Iterator[Effec
     kit = EffectsKit(database, database_url, tmp_path)
     yield kit
     kit.close()
+
+
+@pytest.fixture
+def till(database: Database, database_url: str, tmp_path: Path) -> Iterator[Till]:
+    till = Till(database, database_url, tmp_path)
+    yield till
+    till.close()
 
 
 @pytest.fixture(scope="session")
