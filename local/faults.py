@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import json
 import random
 from collections import deque
 from collections.abc import Collection
@@ -57,6 +59,16 @@ class Faults:
             raise ValueError(f"unknown faults: {', '.join(sorted(unknown))}")
         self.queue.extend(faults)
         self.rates = rates
+
+
+def shares(text: str, kinds: frozenset[str]) -> dict[str, float]:
+    """Read a command's option that gives shares of kinds as JSON; raises ArgumentTypeError."""
+    faults = Faults(kinds)
+    try:
+        faults.order({"rates": dict(json.loads(text))})
+    except (ValueError, TypeError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return faults.rates
 
 
 def hang_up(request: web.Request) -> web.Response:

@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl
 
 from aiohttp import web
 
-from local.faults import Fault, Faults, drip, hang_up, take_order
+from local.faults import Fault, Faults, drip, hang_up, shares, take_order
 from local.payment_answers import error, intent, invalid, parameters, refusal
 from local.serving.host import PortInUseError, Server, run
 
@@ -202,7 +202,7 @@ class PaymentServer(Server):
 @contextlib.asynccontextmanager
 async def _serving(options: argparse.Namespace) -> AsyncIterator[dict[str, str]]:
     server = PaymentServer(options.data, visibility=options.visibility)
-    server.faults.order({"rates": json.loads(options.rates)})
+    server.faults.rates = options.rates
     try:
         yield {"payments": f"http://127.0.0.1:{await server.open(port=options.port)}"}
     finally:
@@ -215,7 +215,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=0, help="0 takes a free port")
     parser.add_argument("--data", type=Path, help="folder of the ledger; without: in memory")
     parser.add_argument("--visibility", type=float, default=0.0, help="seconds until a payment shows in the search")
-    parser.add_argument("--rates", default="{}", help=f"JSON of shares by kind of fault: {', '.join(sorted(KINDS))}")
+    rates = f"JSON of shares by kind of fault: {', '.join(sorted(KINDS))}"
+    parser.add_argument("--rates", type=partial(shares, kinds=KINDS), default={}, metavar="RATES", help=rates)
     return run(_serving(parser.parse_args(arguments)))
 
 

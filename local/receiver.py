@@ -19,7 +19,7 @@ from typing import Any
 from aiohttp import web
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from local.faults import Faults, drip, hang_up, take_order
+from local.faults import Faults, drip, hang_up, shares, take_order
 from local.serving.host import PortInUseError, Server, run
 from local.serving.journal import Journal
 
@@ -111,7 +111,7 @@ class Receiver(Server):
 @contextlib.asynccontextmanager
 async def _serving(options: argparse.Namespace) -> AsyncIterator[dict[str, str]]:
     server = Receiver(options.secret, options.data)
-    server.faults.order({"rates": json.loads(options.rates)})
+    server.faults.rates = options.rates
     try:
         yield {"webhooks": f"http://127.0.0.1:{await server.open(port=options.port)}/webhooks"}
     finally:
@@ -124,7 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=0, help="0 takes a free port")
     parser.add_argument("--data", type=Path, help="folder of what it acted on; without: in memory")
     parser.add_argument("--secret", required=True, help="the shared secret, whsec_ and base64")
-    parser.add_argument("--rates", default="{}", help=f"JSON of shares by kind of fault: {', '.join(sorted(KINDS))}")
+    rates = f"JSON of shares by kind of fault: {', '.join(sorted(KINDS))}"
+    parser.add_argument("--rates", type=partial(shares, kinds=KINDS), default={}, metavar="RATES", help=rates)
     return run(_serving(parser.parse_args(arguments)))
 
 
