@@ -19,6 +19,9 @@ from shared.settings import Duration, EnvironmentSettings, http_url
 
 ESSENCE = ("amount", "currency", "payment_method", "customer")
 PAID = frozenset({"succeeded", "processing"})
+NOT_PAID = frozenset(
+    {"canceled", "requires_action", "requires_capture", "requires_confirmation", "requires_payment_method"}
+)
 CODE = re.compile(r"[a-z0-9_]{1,60}")  # of an error; its other texts may quote what was sent
 UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)  # what the SDK raises for odd answers
 stripe.enable_telemetry = False  # it keeps an id in a file of the user's, and sends it with each request
@@ -82,12 +85,15 @@ class Payments:
         parameters["metadata"] = {**parameters.get("metadata", {}), KEY_FIELD: key}
         try:
             intent = self._client.v1.payment_intents.create(parameters, {"idempotency_key": key})
-            status, confirmed = intent.status, Confirmed(_response(intent), str(intent.id))
+            if intent.status in PAID:
+                return Confirmed(_response(intent), str(intent.id))
+            if intent.status in NOT_PAID:
+                return Rejected(f"the payment is {intent.status}")
         except stripe.StripeError as error:
             return _outcome(error)
         except UNREADABLE:
             return Ambiguous("the answer cannot be read")
-        return confirmed if status in PAID else Rejected(f"the payment is {_code(status)}")
+        return Ambiguous("the payment is in a state that is not known")
 
     def lookup(self, key: str, request: bytes) -> Lookup:  # noqa: ARG002 - the key finds it
         """Search for the payment that carries the key."""
@@ -146,7 +152,7 @@ def _outcome(error: stripe.StripeError) -> Outcome:
         return Ambiguous("409: the same key is in progress", after)
     if isinstance(error, stripe.IdempotencyError):
         return Ambiguous("the key was used with other parameters", final=True)
-    if 400 <= status < 500 and status not in (408, 412):
+    if isinstance(error, stripe.CardError | stripe.InvalidRequestError):  # in Stripe's words; a proxy's no is no proof
         return Rejected(f"{status} {code}".strip())
     # A saved answer is given again for good, and a failed precondition means that something was done already.
     final = status == 412 or headers.get("idempotent-replayed") == "true"
