@@ -67,7 +67,8 @@ class Effect:
             return self._saved()
         if self._row.state == "rejected":
             raise EffectRejectedError(self._row.reason or "")
-        if self._row.unaccounted > 0 and (self._row.key_spent or not self._provider.idempotent):
+        no_more_sends = self._claim.ending or self._row.key_spent or not self._provider.idempotent
+        if self._row.unaccounted > 0 and no_more_sends:
             return self._look_up_first()
         return self._send()
 
@@ -92,6 +93,9 @@ class Effect:
     def _send(self) -> dict[str, Any]:
         if self._row.key_spent:
             raise Unresolved(f"{self._provider.name} did not do it and refuses the key: approve a new generation")
+        if self._claim.ending:
+            self._run("withdraw_effect", after=self._row.generation - 1, reason="cancelled or past the deadline")
+            raise RetryLater(timedelta(0), "nothing is sent after a cancel or the deadline")
         permits = self._write(
             "permit_send",
             timeout=self._provider.timeout.total_seconds(),
@@ -187,7 +191,7 @@ class Effect:
 
     def _saved(self) -> dict[str, Any]:
         if self._row.newest > self._row.generation:
-            self._write("withdraw_effect")
+            self._run("withdraw_effect", after=self._row.generation, reason="an earlier generation happened")
         saved: dict[str, Any] = json.loads(self._row.response)
         return saved
 

@@ -66,7 +66,10 @@ class NotClaimed:
 
 @dataclass(frozen=True)
 class Claim:
-    """One attempt's hold on a step: what it works on, and the fence that every write of it must match."""
+    """One attempt's hold on a step: what it works on, and the fence that every write of it must match.
+
+    `ending`: the operation was cancelled or is past its deadline, so that this attempt may look up and send nothing.
+    """
 
     operation_id: UUID
     policy: Step
@@ -81,6 +84,7 @@ class Claim:
     input: dict[str, Any]
     accepted_at: datetime
     deadline: datetime | None
+    ending: bool
     results: Mapping[str, Any]
 
     @property

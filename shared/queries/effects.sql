@@ -91,17 +91,17 @@ WHERE operation_id = CAST(:operation_id AS uuid) AND step = :step AND name = :na
 RETURNING version;
 
 -- name: withdraw_effect
--- Gives up later generations that nobody has sent, because this one turned out to have happened.
+-- Gives up the generations after one that were intended and never sent.
 WITH held AS (
     SELECT operation_id, step FROM steps
     WHERE operation_id = CAST(:operation_id AS uuid) AND step = :step AND fence = :fence AND state = 'running'
     FOR NO KEY UPDATE
 )
 UPDATE effects AS e SET
-    state = 'not_sent', reason = 'an earlier generation happened', evidence = 'answer', version = e.version + 1
+    state = 'not_sent', reason = :reason, version = e.version + 1
 FROM held
 WHERE e.operation_id = held.operation_id AND e.step = held.step AND e.name = :name
-    AND e.generation > CAST(:generation AS int) AND e.state = 'intended' AND e.unaccounted = 0
+    AND e.generation > CAST(:after AS int) AND e.state = 'intended' AND e.unaccounted = 0
 RETURNING e.generation;
 
 -- name: account_for_send

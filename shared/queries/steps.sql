@@ -1,7 +1,8 @@
 -- A step's way from its message to its end: claim, heartbeat, settle, and the sweep of expired leases.
 
 -- name: claim_step
--- Starts the step for the one message that may: counts the attempt, takes the lease, takes the outbox row away.
+-- Starts the step for the one message that may: counts the attempt, takes the lease, takes the outbox row away. After a
+-- cancel or the deadline only an attempt that reconcile has queued to look an open effect up: it sends nothing.
 WITH claimed AS (
     UPDATE steps AS s SET
         state = 'running', attempt = s.attempt + 1, failures = s.failures + 1, fence = s.fence + 1,
@@ -9,16 +10,21 @@ WITH claimed AS (
     FROM operations AS o
     WHERE s.operation_id = CAST(:operation_id AS uuid) AND s.step = :step AND s.state = 'queued'
         AND s.dispatch = :dispatch AND s.available_at <= now() + interval '2 seconds'
-        AND s.failures < :attempts AND s.cancel_requested_at IS NULL
-        AND o.id = s.operation_id AND o.type = :type AND (o.deadline IS NULL OR o.deadline > now())
+        AND s.failures < :attempts AND o.id = s.operation_id AND o.type = :type
+        AND ((s.cancel_requested_at IS NULL AND (o.deadline IS NULL OR o.deadline > now()))
+            OR (s.lookups > 0 AND EXISTS (
+                SELECT FROM effects AS e
+                WHERE e.operation_id = s.operation_id AND e.step = s.step AND e.state IN ('intended', 'unknown')
+            )))
     RETURNING s.operation_id, s.step, s.attempt, s.fence, s.failures, s.waits, s.generation, s.needs,
-        o.tenant, o.key, o.input, o.accepted_at, o.deadline
+        o.tenant, o.key, o.input, o.accepted_at, o.deadline,
+        s.cancel_requested_at IS NOT NULL OR coalesce(o.deadline <= now(), false) AS ending
 ), taken AS (
     DELETE FROM outbox USING claimed
     WHERE outbox.operation_id = claimed.operation_id AND outbox.step = claimed.step
 )
 SELECT claimed.attempt, claimed.fence, claimed.failures, claimed.waits, claimed.generation, claimed.tenant,
-    claimed.key, claimed.input, claimed.accepted_at, claimed.deadline,
+    claimed.key, claimed.input, claimed.accepted_at, claimed.deadline, claimed.ending,
     (
         SELECT json_object_agg(n.step, n.result)
         FROM steps AS n
@@ -38,7 +44,12 @@ WITH refused AS (
     WHERE s.operation_id = CAST(:operation_id AS uuid) AND s.step = :step AND s.state = 'queued'
         AND s.dispatch = :dispatch AND s.available_at <= now() + interval '2 seconds' AND o.id = s.operation_id
         AND o.type = :type
-        AND (s.failures >= :attempts OR s.cancel_requested_at IS NOT NULL OR o.deadline <= now())
+        AND (s.failures >= :attempts
+            OR ((s.cancel_requested_at IS NOT NULL OR o.deadline <= now())
+                AND NOT (s.lookups > 0 AND EXISTS (
+                    SELECT FROM effects AS e
+                    WHERE e.operation_id = s.operation_id AND e.step = s.step AND e.state IN ('intended', 'unknown')
+                ))))
     RETURNING s.operation_id, s.step, s.state
 ), taken AS (
     DELETE FROM outbox USING refused
