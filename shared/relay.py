@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
+from uuid import UUID
 
+from shared.database import Database
 from shared.outbox import Outbox
 from shared.publisher import Dispatch
 
@@ -29,6 +32,12 @@ class Tick:
     oldest_age: float
 
 
+def lease_due_rows(database: Database, batch: int = BATCH, away: Collection[str] = ()) -> list[Dispatch]:
+    """Lease up to `batch` due rows to this relay, but for the steps (`type/step`) whose topics are away."""
+    rows = database.run("lease_due_rows", batch=batch, away=sorted(away))[0].dispatches
+    return [Dispatch(UUID(operation_id), *rest) for operation_id, *rest in rows]
+
+
 def run_once(outbox: Outbox, time_limit: float = TIME_LIMIT, batch: int = BATCH) -> Tick:
     """Publish due rows until there are none or the time is up; safe to run many at once.
 
@@ -38,12 +47,10 @@ def run_once(outbox: Outbox, time_limit: float = TIME_LIMIT, batch: int = BATCH)
     published = failed = 0
     away: frozenset[str] = frozenset()
     while time.monotonic() - started < time_limit:
-        rows = outbox.database.run("lease_due_rows", batch=batch, away=sorted(away))
-        sent = outbox.publish_leased(
-            [Dispatch(r.operation_id, r.type, r.step, r.dispatch, r.traceparent) for r in rows]
-        )
+        due = lease_due_rows(outbox.database, batch, away)
+        sent = outbox.publish_leased(due)
         published, failed, away = published + sent.published, failed + sent.failed, away | sent.away
-        if len(rows) < batch:
+        if len(due) < batch:
             break
     pulse = outbox.database.run("outbox_pulse")[0]
     tick = Tick(published, failed, *pulse)

@@ -197,14 +197,13 @@ def test_case_22_many_poison_rows_among_good_ones(kit: Kit, cloud: Cloud, outbox
 def test_case_23_three_relays_one_of_them_paused_after_its_claim(kit: Kit, cloud: Cloud, outbox: Outbox) -> None:
     ids = {kit.accept().operation_id for _ in range(1000)}
     make_due(kit)
-    paused = kit.database.run("lease_due_rows", batch=100, away=[])  # it leased, and says nothing more
+    paused = relay.lease_due_rows(kit.database, 100)  # it leased, and says nothing more
     with ThreadPoolExecutor(2) as pool:
         ticks = list(pool.map(lambda _: relay.run_once(outbox, batch=150), range(2)))
     assert sum(tick.published for tick in ticks) == 900
-    late = [Dispatch(**row._asdict()) for row in paused]
     make_due(kit, "published = 1")  # its lease ends: every row that was published once is due again
     assert relay.run_once(outbox).published == 1000
-    assert outbox.publish_leased(late).published == 100  # and then it goes on
+    assert outbox.publish_leased(paused).published == 100  # and then it goes on
     seen = Counter(one.operation_id for one in cloud.arrived())
     assert set(seen) == ids
     assert max(seen.values()) <= 3
@@ -216,8 +215,8 @@ def test_case_24_published_but_the_relay_died_so_it_is_published_again_and_runs_
 ) -> None:
     accepted = kit.accept()
     make_due(kit)
-    leased = kit.database.run("lease_due_rows", batch=10, away=[])
-    cloud.publisher.publish("test-only", [Dispatch(**row._asdict()) for row in leased])  # and here it is killed
+    leased = relay.lease_due_rows(kit.database, 10)
+    cloud.publisher.publish("test-only", leased)  # and here it is killed
     make_due(kit)
     assert counts(relay.run_once(outbox)) == (1, 0)
     first, second = cloud.arrived()
@@ -233,7 +232,7 @@ def test_case_24_published_but_the_relay_died_so_it_is_published_again_and_runs_
 def test_case_24_the_relay_dies_before_it_publishes(kit: Kit, cloud: Cloud, outbox: Outbox) -> None:
     accepted = kit.accept()
     make_due(kit)
-    kit.database.run("lease_due_rows", batch=10, away=[])
+    relay.lease_due_rows(kit.database, 10)
     assert counts(relay.run_once(outbox)) == (0, 0)  # leased for a minute
     assert cloud.arrived() == []
     make_due(kit)
