@@ -21,7 +21,7 @@ class CuttableAdapter(HTTPAdapter):
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         """Make pools whose connections are known."""
-        self._opened: weakref.WeakSet[HTTPConnection] = weakref.WeakSet()
+        self._opened: weakref.WeakSet[Any] = weakref.WeakSet()
         super().init_poolmanager(*arguments, **options)
         self.poolmanager.pool_classes_by_scheme = _pools(self._opened)
 
@@ -40,22 +40,34 @@ class CuttableAdapter(HTTPAdapter):
         wait = seconds
         while not over.wait(wait):
             wait = AGAIN
-            for connection in list(self._opened):
-                with contextlib.suppress(OSError):
-                    if connection.sock is not None:
-                        socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
+            with contextlib.suppress(RuntimeError):  # one opened at this very moment: it is cut the next time
+                for each in list(self._opened):
+                    _cut(each if isinstance(each, socket.socket) else each.sock)
 
 
-def _pools(opened: weakref.WeakSet[HTTPConnection]) -> dict[str, type[HTTPConnectionPool]]:
+def _cut(opened: socket.socket | None) -> None:
+    if opened is not None:
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(opened, socket.SHUT_RDWR)
+
+
+def _pools(opened: weakref.WeakSet[Any]) -> dict[str, type[HTTPConnectionPool]]:
+    """Return classes of pools that add their connections, and these their sockets.
+
+    Both, for a connection has no socket yet while it shakes hands, and none any more while a last answer is read.
+    """
+
     class Connection(HTTPConnection):
         def connect(self) -> None:
             opened.add(self)
             super().connect()
+            opened.add(self.sock)
 
     class SecureConnection(HTTPSConnection):
         def connect(self) -> None:
             opened.add(self)
             super().connect()
+            opened.add(self.sock)
 
     class Pool(HTTPConnectionPool):
         ConnectionCls = Connection
