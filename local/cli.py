@@ -104,6 +104,8 @@ def submit(
         try:
             body = path.read_bytes()
             submitted = client.submit(body, key or key_of(body))
+            if wait and not as_json:
+                out.print(f"{path}: {submitted.operation_id}, waiting …", highlight=False)
             found = client.wait(submitted.operation_id, timeout) if wait else submitted.body
         except OSError as error:
             failed, found = True, {"file": str(path), "error": error.strerror}
@@ -228,6 +230,7 @@ def _stopping_on_signals() -> Iterator[None]:
     def stop(_number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        err.print("stopping …")
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
@@ -242,7 +245,7 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except KeyboardInterrupt:
-        err.print("stopped")
+        err.print("stopped, with everything that was started")
         sys.exit(INTERRUPTED)
     except ConfigError as error:
         err.print(f"[red]{error}[/red]", highlight=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import random
 import shutil
@@ -197,6 +198,17 @@ def _readable_by(path: Path, user: str) -> bool:
     except PermissionError:
         return False
     return done.returncode == 0
+
+
+def reachable(folder: Path) -> Path:
+    """Return the folder, or one of its own below the temporary folder when UNPRIVILEGED could not reach this one.
+
+    Only root runs the server as another user, and only a parent that is closed to others is in the way.
+    """
+    if os.geteuid() != 0 or all(parent.stat().st_mode & 0o001 for parent in folder.parents if parent.exists()):
+        return folder
+    name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"echoproof-{name}"
 
 
 def temporary(**settings: str) -> tuple[Postgres, Path]:

@@ -33,6 +33,7 @@ COLOURS = {
     "discarded": "yellow",
 }
 LEVELS = {"ok": "[green]ok[/green]", "note": "[yellow]note[/yellow]", "problem": "[red]problem[/red]"}
+TROUBLE = frozenset({"failed", "exhausted", "unresolved"})
 EVENTS_SHOWN = 6
 
 
@@ -47,7 +48,8 @@ def show_addresses(console: Console, stack: Stack) -> None:
     table.add_row("logs", str(stack.data))
     console.print("[green]the pipeline is up[/green]; Ctrl-C stops it")
     console.print(table)
-    console.print("try: echoproof submit examples/invoice.generate.json --wait", highlight=False)
+    command = f".venv/bin/echoproof submit examples/invoice.generate.json --url {addresses.intake} --wait"
+    console.print(f"try: {command}", highlight=False, soft_wrap=True)
 
 
 def show_submitted(console: Console, found: dict[str, Any]) -> None:
@@ -57,6 +59,9 @@ def show_submitted(console: Console, found: dict[str, Any]) -> None:
         return
     seen = "" if found["new"] else " (submitted before)"
     console.print(f"{escape(found['file'])}: {found['id']} {_state(found['state'])}{seen}", highlight=False)
+    for step in found.get("steps", []):
+        if step["state"] in TROUBLE:
+            console.print(f"  {step['step']}: {_state(step['state'])}: {escape(_trouble(step))}", highlight=False)
 
 
 def operation_table(found: dict[str, Any]) -> RenderableType:
@@ -156,7 +161,7 @@ def show_findings(console: Console, findings: Sequence[Finding]) -> None:
 
 def _trouble(step: dict[str, Any]) -> str:
     since = f" since {_time(step['unresolved_since'])}" if step.get("unresolved_since") else ""
-    return (step["error_kind"] or "") + since
+    return (step.get("error") or step["error_kind"] or "") + since
 
 
 def _state(state: str) -> str:

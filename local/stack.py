@@ -23,7 +23,7 @@ from local import topology
 from local.gateway import Gateway
 from local.objects import ObjectServer
 from local.parts import Part, PartFailedError
-from local.postgres import Postgres, free_port
+from local.postgres import Postgres, free_port, reachable
 from local.scheduler import Scheduler
 from local.signing import CERTS_PATH, Signer
 from shared.database import connector
@@ -191,7 +191,7 @@ class Stack:
     def _database(self) -> None:
         url = os.environ.get("DATABASE_URL")
         if url is None:
-            server = Postgres(self.data / "postgres")
+            server = Postgres(reachable(self.data / "postgres"))
             self._servers.append(server)
             server.start()
             url = server.url
@@ -262,6 +262,9 @@ class Stack:
 
     def _start_functions(self) -> None:
         self._progress("functions")
+        for name in self._function_names:
+            if not (self._functions / name / "main.py").is_file():
+                raise PartFailedError(f"functions/{name}/main.py does not exist, but pipeline.yaml names it")
         ports = {name: self._port if name == "intake" else free_port() for name in self._function_names}
         refuse_taken(ports["intake"])
         for name, port in ports.items():

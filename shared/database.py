@@ -93,7 +93,7 @@ class Connection:
             self.raw.close()
 
     def _prepare(self, name: str) -> tuple[pg8000.native.PreparedStatement, Callable[..., Row]]:
-        statement = pg8000.native.PreparedStatement(self.raw, queries.load()[name].sql)
+        statement = pg8000.native.PreparedStatement(self.raw, queries.get(name).sql)
         columns = [column["name"] for column in statement.cols or ()]
         prepared = (statement, namedtuple(name, columns, rename=True) if columns else tuple)
         self._prepared[name] = prepared

@@ -15,6 +15,7 @@ from typing import Any
 
 from shared import dead_letters, envelope, logs, retry, steps
 from shared.errors import (
+    ConfigError,
     EchoproofError,
     InvalidJsonError,
     LeaseLostError,
@@ -34,6 +35,7 @@ Handler = Callable[[Any], dict[str, Any] | None]
 
 LONGEST_WAIT = timedelta(days=1)  # what a provider's Retry-After may ask for at most
 
+PIPELINE = "pipeline.yaml"
 log = logging.getLogger(__name__)
 
 
@@ -137,8 +139,12 @@ def step_function(name: str, handler: Handler) -> HttpFunction:
     Raises ConfigError with every problem of the environment.
     """
 
+    def check(pipeline: Pipeline) -> None:
+        if not pipeline.steps_of(name):
+            raise ConfigError([f"no step in {PIPELINE} has the function {name}: name it there, or mend its main.py"])
+
     def answer(around: Surroundings, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
         delivery = StepFunction(name, handler, around.outbox, around.pipeline).deliver(body, headers)
         return {"outcome": delivery.outcome, "result": delivery.result}
 
-    return internal_function(answer)
+    return internal_function(answer, check)

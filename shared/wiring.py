@@ -78,15 +78,19 @@ def cloud_sql(settings: DatabaseSettings, startup: dict[str, str]) -> Connect:
     return connect
 
 
-def internal_function(answer: Callable[[Surroundings, bytes, dict[str, str]], dict[str, Any]]) -> HttpFunction:
+def internal_function(
+    answer: Callable[[Surroundings, bytes, dict[str, str]], dict[str, Any]],
+    check: Callable[[Pipeline], None] = lambda _: None,
+) -> HttpFunction:
     """Make an HTTP function that only Pub/Sub, Cloud Tasks or Cloud Scheduler may call, by a verified token.
 
-    `answer` gets the surroundings, the body and the headers, and returns what to answer with 200. An error is
-    answered as problem+json: 503 for what may be tried again.
+    `check` may refuse the pipeline at start with a ConfigError. `answer` gets the surroundings, the body and the
+    headers, and returns what to answer with 200. An error is answered as problem+json: 503 for what may be tried again.
     """
     logs.setup()
     project, database, push = load(ProjectSettings, DatabaseSettings, PushSettings)
     around, verifier = surroundings(project, database), push.verifier()
+    check(around.pipeline)
 
     def main(request: HttpRequest) -> Response:
         with logs.bind(traceparent=request.headers.get("traceparent")):

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Generator, Iterator
 
+import hypothesis
 import pluggy
 import pytest
 
@@ -15,6 +16,9 @@ from shared.database import Connection, Database, connector
 from shared.migrate import migrate
 
 _numbers = itertools.count()
+# How fast examples are made depends on what else the machine does; nothing here measures time.
+hypothesis.settings.register_profile("steady", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("steady")
 
 
 @pytest.hookimpl(hookwrapper=True)

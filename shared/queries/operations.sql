@@ -54,7 +54,7 @@ SELECT o.id, o.tenant, o.type, o.key, o.state, o.accepted_at, o.finished_at, o.c
         SELECT json_agg(json_build_object(
             'step', s.step, 'state', s.state, 'attempt', s.attempt, 'failures', s.failures,
             'available_at', s.available_at, 'attempt_started_at', s.attempt_started_at,
-            'finished_at', s.finished_at, 'result', s.result, 'error_kind', s.error_kind,
+            'finished_at', s.finished_at, 'result', s.result, 'error_kind', s.error_kind, 'error', s.error,
             'needs', s.needs, 'generation', s.generation,
             'unresolved_since', CASE WHEN s.state = 'unresolved' THEN coalesce(
                 (
