@@ -280,15 +280,20 @@ def connector(url: str, *, application: str = "echoproof", timeouts: Mapping[str
     longest = max(timeout.total_seconds() for timeout in timeouts.values())
 
     def connect() -> Any:
-        return pg8000.native.Connection(
-            unquote(parts.username or "postgres"),
-            host=parts.hostname or "127.0.0.1",
-            port=parts.port or 5432,
-            database=unquote(parts.path.lstrip("/")) or "postgres",
-            password=unquote(parts.password) if parts.password else None,
-            application_name=application,
-            timeout=longest + SOCKET_MARGIN,
-            startup_params=startup,
-        )
+        # Its socket is made here, because pg8000 leaves it open when the server refuses the session.
+        sock = socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 5432), longest + SOCKET_MARGIN)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            return pg8000.native.Connection(
+                unquote(parts.username or "postgres"),
+                database=unquote(parts.path.lstrip("/")) or "postgres",
+                password=unquote(parts.password) if parts.password else None,
+                application_name=application,
+                startup_params=startup,
+                sock=sock,
+            )
+        except BaseException:
+            sock.close()
+            raise
 
     return connect

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -99,11 +100,15 @@ def data_of(message: dict[str, Any]) -> bytes:
     return base64.b64decode(message.get("data", ""))
 
 
+_scenes = itertools.count(1)
+
+
 class Scenes:
     """Deliveries that need many seconds, begun when the server has started; a test looks at one's outcome."""
 
     def __init__(self, backend: Backend, endpoint: Endpoint) -> None:
-        self.prefix = f"/{backend.kind}-scene"
+        # A path of its own each time: a server may be started again for another file of tests.
+        self.prefix = f"/{backend.kind}-{next(_scenes)}-scene"
         self._backend, self._endpoint = backend, endpoint
         self.slow = self._push("slow", Answer(delay=ACK_DEADLINE + 3), Answer())
         self.backoff = self._push("backoff", 500, 500, 500, 200, retry_policy=backoff(1, 2))
