@@ -26,6 +26,7 @@ OPTIONAL = {
     "java": "runs that emulator",
     "chromium": "runs the browser tests",
 }
+INTAKE_PORT = 8080  # the default of `up` and `demo`
 SERVER_VERSION = 18  # uuidv7() came with PostgreSQL 18
 
 
@@ -81,12 +82,11 @@ def _pipeline() -> Finding:
 
 
 def _ports() -> Iterator[Finding]:
-    for name, port in (("intake", 8080), ("console", 8081)):
-        try:
-            refuse_taken(port)
-            yield Finding(f"port {port}", "ok", f"free for {name}")
-        except EchoproofError:
-            yield Finding(f"port {port}", "note", "in use", f"a stack is up, or use another port for {name}")
+    try:
+        refuse_taken(INTAKE_PORT)
+        yield Finding(f"port {INTAKE_PORT}", "ok", "free for intake")
+    except EchoproofError:
+        yield Finding(f"port {INTAKE_PORT}", "note", "in use", "a stack is up, or use --port for another one")
 
 
 def _database() -> Iterator[Finding]:
