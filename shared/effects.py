@@ -13,10 +13,10 @@ import logging
 from datetime import timedelta
 from typing import Any
 
-from shared import ijson
+from shared import circuits, ijson
 from shared.database import Database, Row
 from shared.errors import EchoproofError, LeaseLostError, PermanentError, RetryLater, Unresolved, sanitise
-from shared.providers import Absent, Ambiguous, Confirmed, Found, Outcome, Provider, Rejected
+from shared.providers import Absent, Ambiguous, Confirmed, Found, NotKnown, NotSent, Outcome, Provider, Rejected
 from shared.steps import Claim
 
 MARGIN = timedelta(seconds=5)  # from the end of a call to the end of the lease: enough to write the outcome down
@@ -122,6 +122,7 @@ class Effect:
         """Write down what a send came to, and say it."""
         if isinstance(outcome, Confirmed):
             return self._confirm(outcome.response, outcome.reference, "answer")
+        self._count(outcome)
         reason = sanitise(outcome.reason, 200)
         if isinstance(outcome, Ambiguous):
             return self._ambiguous(outcome, reason)
@@ -135,6 +136,14 @@ class Effect:
             # An earlier send is unaccounted for: this no may well mean "I have already done it".
             return self._look_up_first()
         raise RetryLater(outcome.after, reason)
+
+    def _count(self, outcome: NotSent | Rejected | Ambiguous | Absent | NotKnown) -> None:
+        """Tell the provider's circuit whether it answered; a busy one, or one that asks for a wait, does neither."""
+        match outcome:
+            case Rejected() | Absent():
+                circuits.answered(self._database, self._provider.name)
+            case NotKnown() | NotSent(after=None) | Ambiguous(after=None, final=False):
+                circuits.failed(self._database, self._provider.name)
 
     def _ambiguous(self, outcome: Ambiguous, reason: str) -> dict[str, Any]:
         if not self._write("mark_unknown", reason=reason, final=outcome.final):
@@ -156,6 +165,7 @@ class Effect:
         found = self._provider.lookup(self._row.provider_key, bytes(self._row.request))
         if isinstance(found, Found):
             return self._confirm(found.response, found.reference, "lookup")
+        self._count(found)
         if not isinstance(found, Absent):
             raise Unresolved(f"{self._provider.name} could not say: {sanitise(found.reason, 200)}")
         self._check_proof(begun[0].too_early)
@@ -181,6 +191,7 @@ class Effect:
         """Record the confirmation, which is welcome even when this attempt has lost its lease."""
         self._write(
             "confirm_effect",
+            provider=self._provider.name,
             response=ijson.canonical(response).decode(),
             reference=sanitise(reference, 500),
             evidence=evidence,

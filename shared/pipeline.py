@@ -43,7 +43,11 @@ class Pacing:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of an operation type."""
+    """One step of an operation type.
+
+    `deadline` counts from the first time that the step was due. `permanent` names exception classes that fail the step
+    at once. `providers` are those whose pause or open circuit holds the step back.
+    """
 
     name: str
     type: str
@@ -56,6 +60,9 @@ class Step:
     timeout: timedelta
     max_waits: int
     pacing: Pacing | None = None
+    deadline: timedelta | None = None
+    permanent: tuple[str, ...] = ()
+    providers: tuple[str, ...] = ()
 
     @property
     def topic(self) -> str:

@@ -33,6 +33,7 @@ class PipelineError(ConfigError):
 _Duration = Annotated[timedelta, BeforeValidator(duration)]
 _Name = Annotated[str, StringConstraints(pattern=f"^{_WORD}$", min_length=2, max_length=40)]
 _Function = Annotated[str, StringConstraints(pattern=f"^{_WORD}$", min_length=3, max_length=25)]
+_Error = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
 _Type = Annotated[str, StringConstraints(pattern=_TYPE, max_length=100)]
 
 
@@ -57,6 +58,8 @@ class _Defaults(_Strict):
     lease: _Duration
     timeout: _Duration
     max_waits: Annotated[int, Field(ge=0, le=1000)]
+    deadline: _Duration | None = None
+    permanent: list[_Error] = []
 
 
 class _Step(_Strict):
@@ -68,6 +71,9 @@ class _Step(_Strict):
     lease: _Duration | None = None
     timeout: _Duration | None = None
     max_waits: Annotated[int, Field(ge=0, le=1000)] | None = None
+    deadline: _Duration | None = None
+    permanent: list[_Error] | None = None
+    providers: list[_Name] = []
     pacing: _Pacing | None = None
 
 
@@ -158,8 +164,13 @@ def _steps(type_: str, operation: _Operation, defaults: _Defaults) -> dict[str, 
             type=type_,
             function=raw.function,
             needs=tuple(raw.needs),
+            providers=tuple(raw.providers),
             pacing=Pacing(raw.pacing.per_second, raw.pacing.concurrent) if raw.pacing else None,
-            **merged | {"backoff": Backoff(merged["backoff"].min, merged["backoff"].max)},
+            **merged
+            | {
+                "backoff": Backoff(merged["backoff"].min, merged["backoff"].max),
+                "permanent": tuple(merged["permanent"]),
+            },
         )
     return steps
 
@@ -199,6 +210,8 @@ def _timing_problems(step: Step) -> Iterator[str]:
         yield "backoff: min must not be longer than max"
     if step.backoff.max > _LONGEST_BACKOFF:
         yield f"backoff.max: at most {_seconds(_LONGEST_BACKOFF)}"
+    if step.deadline is not None and step.deadline <= step.timeout:
+        yield f"deadline: must be longer than timeout ({_seconds(step.timeout)})"
 
 
 def _function_problems(steps: list[Step]) -> Iterator[str]:

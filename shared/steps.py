@@ -6,7 +6,7 @@ by the step's row, and an expired lease is moved by reconcile alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from shared import ijson
-from shared.database import Database, Runner
+from shared.database import Database, Row, Runner
 from shared.errors import InvalidJsonError, LeaseLostError, sanitise
 from shared.outbox import WRITER_LEASE
 from shared.pipeline import Step
@@ -31,6 +31,8 @@ class Refusal(StrEnum):
     BUSY = "busy"
     STALE = "stale"
     EARLY = "early"
+    HELD = "held"  # paused, or its provider's circuit is open
+    PROBE = "probe"  # as held, but a step may try the provider now
     EXHAUSTED = "exhausted"
     CANCELLED = "cancelled"
     UNRESOLVED = "unresolved"
@@ -105,20 +107,50 @@ def claim(database: Database, policy: Step, message: Dispatch) -> Claim | NotCla
         "type": message.type,
         "dispatch": message.dispatch,
         "attempts": policy.attempts,
+        "step_deadline": policy.deadline and policy.deadline.total_seconds(),
     }
-    rows = database.run("claim_step", lease=policy.lease.total_seconds(), **which)
-    if rows:
-        row = rows[0]._asdict()
-        return Claim(message.operation_id, policy, message.traceparent, results=row.pop("results") or {}, **row)
+    if held := _start(database, policy, message, which, probing=False):
+        return held
     refused = database.run("refuse_step", **which)
     if refused:
         return NotClaimed(REFUSALS[refused[0].state])
-    return explain(database, message)
+    answer = explain(database, message, policy.providers)
+    if answer.refusal is Refusal.PROBE:
+        return _probe(database, policy, message, which) or NotClaimed(Refusal.HELD)
+    return answer
 
 
-def explain(database: Database, message: Dispatch) -> NotClaimed:
-    """Say why a message may not start its step."""
-    row = database.run("explain_claim", operation_id=message.operation_id, step=message.step)[0]
+def _start(
+    database: Database, policy: Step, message: Dispatch, which: dict[str, Any], *, probing: bool
+) -> Claim | None:
+    """Run the claim; None when it did not land. Repeated on another connection it lands once at most."""
+    rows = database.run(
+        "claim_step",
+        repeat_if_lost=True,
+        lease=policy.lease.total_seconds(),
+        providers=list(policy.providers),
+        probing=probing,
+        **which,
+    )
+    if not rows:
+        return None
+    row = rows[0]._asdict()
+    return Claim(message.operation_id, policy, message.traceparent, results=row.pop("results") or {}, **row)
+
+
+def _probe(database: Database, policy: Step, message: Dispatch, which: dict[str, Any]) -> Claim | None:
+    """Start the step as the one that may try a provider whose circuit is open, unless another was faster."""
+    lease = policy.lease.total_seconds()
+    if not database.run("take_probe", providers=list(policy.providers), lease=lease):
+        return None
+    return _start(database, policy, message, which, probing=True)
+
+
+def explain(database: Database, message: Dispatch, providers: Sequence[str] = ()) -> NotClaimed:
+    """Say why a message may not start its step, whose effects go to these providers."""
+    row = database.run(
+        "explain_claim", operation_id=message.operation_id, step=message.step, providers=list(providers)
+    )[0]
     if not row.known:
         return NotClaimed(Refusal.UNKNOWN)
     if row.type is None:
@@ -127,9 +159,21 @@ def explain(database: Database, message: Dispatch) -> NotClaimed:
         return NotClaimed(Refusal.UNKNOWN)
     if row.state == "running":
         return NotClaimed(Refusal.BUSY)
+    if row.state == "waiting":
+        return NotClaimed(Refusal.STALE)
     if row.state == "queued":
-        return NotClaimed(Refusal.EARLY if row.dispatch == message.dispatch and row.early else Refusal.STALE)
+        return NotClaimed(_why_queued(row, message))
     return NotClaimed(Refusal.DONE, row.result)
+
+
+def _why_queued(row: Row, message: Dispatch) -> Refusal:
+    if row.dispatch != message.dispatch:
+        return Refusal.STALE
+    if row.early:
+        return Refusal.EARLY
+    if row.paused or row.half_open is False:
+        return Refusal.HELD
+    return Refusal.PROBE if row.half_open else Refusal.STALE
 
 
 def extend(database: Database, held: Claim, margin: timedelta) -> bool:
@@ -154,7 +198,9 @@ def hold(runner: Runner, held: Claim) -> None:
         raise LeaseLostError
 
 
-def succeed(runner: Runner, held: Claim, result: Any) -> tuple[str, list[Dispatch]]:
+def succeed(
+    runner: Runner, held: Claim, result: Any, writer_lease: float = WRITER_LEASE
+) -> tuple[str, list[Dispatch]]:
     """Complete the step and return its new state and the dispatches of the steps that this made due.
 
     The state is `succeeded`, or `unresolved` when an effect of the step is open. Raises LeaseLostError when the fence
@@ -165,7 +211,7 @@ def succeed(runner: Runner, held: Claim, result: Any) -> tuple[str, list[Dispatc
         "settle_succeeded",
         result=_stored(result),
         type=held.policy.type,
-        writer_lease=WRITER_LEASE,
+        writer_lease=writer_lease,
         traceparent=held.traceparent,
         **held.guard,
     )
@@ -179,9 +225,15 @@ def succeed(runner: Runner, held: Claim, result: Any) -> tuple[str, list[Dispatc
 
 
 def fail(
-    runner: Runner, held: Claim, outcome: Outcome, kind: str, text: str, delay: timedelta
+    runner: Runner,
+    held: Claim,
+    outcome: Outcome,
+    kind: str,
+    text: str,
+    delay: timedelta,
+    writer_lease: float = WRITER_LEASE,
 ) -> tuple[str, list[Dispatch]]:
-    """End an attempt that did not succeed and return the step's new state and what is due at once.
+    """End an attempt that did not succeed and return the step's new state and what its writer hands over.
 
     A retry is charged to the budget, a wait is refunded and bounded by the step's maximum of waits; beyond either
     the step is exhausted. Raises LeaseLostError when the fence no longer holds the step.
@@ -195,14 +247,14 @@ def fail(
         attempts=held.policy.attempts,
         max_waits=held.policy.max_waits,
         type=held.policy.type,
-        writer_lease=WRITER_LEASE,
+        writer_lease=writer_lease,
         traceparent=held.traceparent,
         **held.guard,
     )
     if not rows:
         raise LeaseLostError
     row = rows[0]
-    again = Dispatch(held.operation_id, held.policy.type, held.policy.name, row.dispatch, held.traceparent)
+    again = Dispatch(held.operation_id, held.policy.type, held.policy.name, row.dispatch, held.traceparent, row.due_at)
     return row.state, [again] if row.state == "queued" and row.due else []
 
 

@@ -82,7 +82,12 @@ WITH held AS (
 SELECT permitted.permits FROM held LEFT JOIN permitted ON true;
 
 -- name: confirm_effect
--- Records that the effect happened, from whoever learns it; a confirmation is never taken back or replaced.
+-- Records that the effect happened, from whoever learns it; a confirmation is never taken back or replaced. The provider
+-- answers, so its circuit closes.
+WITH closed AS (
+    UPDATE circuits SET failures = 0, openings = 0, probing = false, opened_at = NULL, open_until = NULL
+    WHERE provider = CAST(:provider AS text) AND failures > 0
+)
 UPDATE effects SET
     state = 'confirmed', unaccounted = 0, response = CAST(:response AS json), reference = :reference,
     evidence = :evidence, reason = NULL, unknown_since = NULL, confirmed_at = now(), version = version + 1
@@ -197,8 +202,9 @@ WITH due AS (
     WHERE s.operation_id = due.operation_id AND s.step = due.step AND s.state = 'unresolved'
     RETURNING s.operation_id, s.step, s.dispatch, due.type, due.traceparent
 ), sent AS (
-    INSERT INTO outbox (operation_id, step, type, dispatch, available_at, publish_after, traceparent)
-    SELECT operation_id, step, type, dispatch, now(), now() + make_interval(secs => :writer_lease), traceparent
+    INSERT INTO outbox (operation_id, step, type, dispatch, available_at, publish_after, handed_over, traceparent)
+    SELECT operation_id, step, type, dispatch, now(), outbox_turn(now(), :writer_lease),
+        writer_hands_over(now(), :writer_lease), traceparent
     FROM queued
 )
 SELECT operation_id, type, step, dispatch, traceparent FROM queued;

@@ -2,26 +2,51 @@
 
 -- name: claim_step
 -- Starts the step for the one message that may: counts the attempt, takes the lease, takes the outbox row away. After a
--- cancel or the deadline only an attempt that reconcile has queued to look an open effect up: it sends nothing.
+-- cancel or a deadline only an attempt that reconcile has queued to look an open effect up: it sends nothing. What is
+-- paused, or waits for a provider whose circuit is open, does not start; a probe may try that provider.
 WITH claimed AS (
     UPDATE steps AS s SET
         state = 'running', attempt = s.attempt + 1, failures = s.failures + 1, fence = s.fence + 1,
-        attempt_started_at = now(), lease_expires_at = now() + make_interval(secs => :lease)
+        attempt_started_at = now(), lease_expires_at = now() + make_interval(secs => :lease),
+        due_at = coalesce(s.due_at, s.available_at)
     FROM operations AS o
     WHERE s.operation_id = CAST(:operation_id AS uuid) AND s.step = :step AND s.state = 'queued'
         AND s.dispatch = :dispatch AND s.available_at <= now() + interval '2 seconds'
         AND s.failures < :attempts AND o.id = s.operation_id AND o.type = :type
-        AND ((s.cancel_requested_at IS NULL AND (o.deadline IS NULL OR o.deadline > now()))
+        AND ((s.cancel_requested_at IS NULL AND (o.deadline IS NULL OR o.deadline > now())
+                AND (CAST(:step_deadline AS float8) IS NULL
+                    OR coalesce(s.due_at, s.available_at) + make_interval(secs => :step_deadline) > now()))
             OR (s.lookups > 0 AND EXISTS (
                 SELECT FROM effects AS e
                 WHERE e.operation_id = s.operation_id AND e.step = s.step AND e.state IN ('intended', 'unknown')
             )))
-    RETURNING s.operation_id, s.step, s.attempt, s.fence, s.failures, s.waits, s.generation, s.needs,
-        o.tenant, o.key, o.input, o.accepted_at, o.deadline,
-        s.cancel_requested_at IS NOT NULL OR coalesce(o.deadline <= now(), false) AS ending
+        AND NOT EXISTS (
+            SELECT FROM pauses AS p
+            WHERE (p.kind = 'step' AND p.name = o.type || '/' || s.step) OR (p.kind = 'tenant' AND p.name = o.tenant)
+                OR (p.kind = 'provider' AND p.name = ANY(CAST(:providers AS text[])))
+        )
+        AND (CAST(:probing AS boolean) OR NOT EXISTS (
+            SELECT FROM circuits AS c
+            WHERE c.open_until IS NOT NULL AND c.provider = ANY(CAST(:providers AS text[]))
+        ))
+    RETURNING s.operation_id, s.step, s.attempt, s.fence, s.failures, s.waits, s.generation, s.needs, s.available_at,
+        o.type, o.tenant, o.key, o.input, o.accepted_at, o.deadline,
+        s.cancel_requested_at IS NOT NULL OR coalesce(o.deadline <= now(), false)
+            OR coalesce(s.due_at + make_interval(secs => :step_deadline) <= now(), false) AS ending
 ), taken AS (
     DELETE FROM outbox USING claimed
     WHERE outbox.operation_id = claimed.operation_id AND outbox.step = claimed.step
+), moved_on AS (
+    UPDATE progress AS p SET
+        newest_available_at = greatest(p.newest_available_at, recent.available_at), claimed_at = now()
+    FROM (
+        SELECT p.type, p.step, claimed.available_at
+        FROM claimed
+        INNER JOIN progress AS p ON p.type = claimed.type AND p.step = claimed.step
+        WHERE p.claimed_at < now() - interval '1 second'
+        FOR NO KEY UPDATE OF p SKIP LOCKED
+    ) AS recent
+    WHERE p.type = recent.type AND p.step = recent.step
 )
 SELECT claimed.attempt, claimed.fence, claimed.failures, claimed.waits, claimed.generation, claimed.tenant,
     claimed.key, claimed.input, claimed.accepted_at, claimed.deadline, claimed.ending,
@@ -33,7 +58,7 @@ SELECT claimed.attempt, claimed.fence, claimed.failures, claimed.waits, claimed.
 FROM claimed;
 
 -- name: refuse_step
--- Ends a step whose message came but which may not start again: cancelled, or its budget or deadline is spent.
+-- Ends a step whose message came but which may not start again: cancelled, or its budget or a deadline is spent.
 WITH refused AS (
     UPDATE steps AS s SET
         state = CASE WHEN s.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE 'exhausted' END,
@@ -45,7 +70,8 @@ WITH refused AS (
         AND s.dispatch = :dispatch AND s.available_at <= now() + interval '2 seconds' AND o.id = s.operation_id
         AND o.type = :type
         AND (s.failures >= :attempts
-            OR ((s.cancel_requested_at IS NOT NULL OR o.deadline <= now())
+            OR ((s.cancel_requested_at IS NOT NULL OR o.deadline <= now()
+                    OR coalesce(s.due_at, s.available_at) + make_interval(secs => :step_deadline) <= now())
                 AND NOT (s.lookups > 0 AND EXISTS (
                     SELECT FROM effects AS e
                     WHERE e.operation_id = s.operation_id AND e.step = s.step AND e.state IN ('intended', 'unknown')
@@ -59,9 +85,20 @@ WITH refused AS (
 SELECT state FROM refused;
 
 -- name: explain_claim
--- Why a message may not start its step; no row when no such operation, step or identity is known.
+-- Why a message may not start its step; no row when no such operation, step or identity is known. half_open is null
+-- unless a provider's circuit is open, and true when each such circuit may be tried again.
 SELECT i.operation_id IS NOT NULL AS known, s.state, s.dispatch, s.available_at > now() + interval '2 seconds' AS early,
-    s.result, o.type
+    s.result, o.type,
+    EXISTS (
+        SELECT FROM pauses AS p
+        WHERE (p.kind = 'step' AND p.name = o.type || '/' || s.step) OR (p.kind = 'tenant' AND p.name = o.tenant)
+            OR (p.kind = 'provider' AND p.name = ANY(CAST(:providers AS text[])))
+    ) AS paused,
+    (
+        SELECT bool_and(c.open_until <= now())
+        FROM circuits AS c
+        WHERE c.open_until IS NOT NULL AND c.provider = ANY(CAST(:providers AS text[]))
+    ) AS half_open
 FROM (SELECT CAST(:operation_id AS uuid) AS id) AS asked
 LEFT JOIN identities AS i ON i.operation_id = asked.id
 LEFT JOIN operations AS o ON o.id = asked.id
@@ -105,8 +142,9 @@ WITH settled AS (
         AND settled.step = ANY(child.needs) AND child.needs_left > 0
     RETURNING child.operation_id, child.step, child.dispatch, child.state
 ), sent AS (
-    INSERT INTO outbox (operation_id, step, type, dispatch, available_at, publish_after, traceparent)
-    SELECT operation_id, step, :type, dispatch, now(), now() + make_interval(secs => :writer_lease), :traceparent
+    INSERT INTO outbox (operation_id, step, type, dispatch, available_at, publish_after, handed_over, traceparent)
+    SELECT operation_id, step, :type, dispatch, now(), outbox_turn(now(), :writer_lease),
+        writer_hands_over(now(), :writer_lease), :traceparent
     FROM ready
     WHERE state = 'queued'
     RETURNING step, dispatch
@@ -148,14 +186,14 @@ WITH held AS (
         CASE WHEN state = 'queued' THEN :outcome ELSE state END, :error_kind, :error, attempt_started_at
     FROM settled
 ), sent AS (
-    INSERT INTO outbox (operation_id, step, type, dispatch, available_at, publish_after, traceparent)
+    INSERT INTO outbox (operation_id, step, type, dispatch, available_at, publish_after, handed_over, traceparent)
     SELECT operation_id, step, :type, dispatch, available_at,
-        CASE WHEN available_at > now() THEN available_at ELSE now() + make_interval(secs => :writer_lease) END,
-        :traceparent
+        outbox_turn(available_at, :writer_lease), writer_hands_over(available_at, :writer_lease), :traceparent
     FROM settled
     WHERE state = 'queued'
 )
-SELECT settled.state, settled.dispatch, settled.available_at <= now() AS due
+SELECT settled.state, settled.dispatch, settled.available_at <= now() + outbox_horizon() AS due,
+    CASE WHEN settled.available_at > now() THEN settled.available_at END AS due_at
 FROM settled;
 
 -- name: move_expired_leases
@@ -194,8 +232,9 @@ WITH policy AS (
         attempt_started_at
     FROM moved
 ), sent AS (
-    INSERT INTO outbox (operation_id, step, type, dispatch, available_at, publish_after, traceparent)
-    SELECT operation_id, step, type, dispatch, now(), now() + make_interval(secs => :writer_lease), traceparent
+    INSERT INTO outbox (operation_id, step, type, dispatch, available_at, publish_after, handed_over, traceparent)
+    SELECT operation_id, step, type, dispatch, now(), outbox_turn(now(), :writer_lease),
+        writer_hands_over(now(), :writer_lease), traceparent
     FROM moved
     WHERE state = 'queued'
 )
@@ -219,7 +258,8 @@ WITH startable AS (
         AND s.needs_left = 0
     RETURNING s.operation_id, s.step, s.dispatch, s.available_at, startable.type, startable.traceparent
 ), sent AS (
-    INSERT INTO outbox (operation_id, step, type, dispatch, available_at, publish_after, traceparent)
-    SELECT operation_id, step, type, dispatch, available_at, available_at, traceparent FROM queued
+    INSERT INTO outbox (operation_id, step, type, dispatch, available_at, publish_after, handed_over, traceparent)
+    SELECT operation_id, step, type, dispatch, available_at, outbox_turn(available_at, 0), false, traceparent
+    FROM queued
 )
 SELECT operation_id, step FROM queued;

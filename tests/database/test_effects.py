@@ -267,7 +267,7 @@ def test_case_55_a_confirmation_that_lands_between_decision_and_send_is_used(kit
     effect = effects.Effect(kit.database, second, "payment", bank)
     effect._intend(PAY)
     kit.database.run(
-        "confirm_effect", operation_id=operation_id, step="only", name="payment", generation=1,
+        "confirm_effect", provider="payments", operation_id=operation_id, step="only", name="payment", generation=1,
         response='{"paid": "late"}', reference="r", evidence="answer",
     )  # fmt: skip
     assert effect._send() == {"paid": "late"}

@@ -135,7 +135,7 @@ def _confirm(till: Till, operation_id: UUID, generation: int) -> None:
     """Let the answer of an earlier attempt arrive."""
     told = '{"id": "pi_1", "status": "succeeded", "amount": 1530, "currency": "gbp"}'
     till.database.run(
-        "confirm_effect", operation_id=operation_id, step="only", name="effect", generation=generation,
+        "confirm_effect", provider="till", operation_id=operation_id, step="only", name="effect", generation=generation,
         response=told, reference="pi_1", evidence="answer",
     )  # fmt: skip
 
