@@ -33,6 +33,12 @@ operations:
       left: {function: test_left}
       right: {function: test_right}
       join: {function: test_join, needs: [left, right]}
+  test.paid:
+    steps:
+      only: {function: test_paid, providers: [till]}
+  test.dated:
+    steps:
+      only: {function: test_dated, deadline: 60s}
 """
 _keys = itertools.count()
 
