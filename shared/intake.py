@@ -130,7 +130,13 @@ class Intake:
     def _submit(self, request: HttpRequest, tenant: str) -> Response:
         key, asked = self._read_submission(request)
         accepted = operations.accept(
-            self.outbox.database, self.pipeline, tenant, key, asked, traceparent_of(request.headers.get("traceparent"))
+            self.outbox.database,
+            self.pipeline,
+            tenant,
+            key,
+            asked,
+            traceparent_of(request.headers.get("traceparent")),
+            self.outbox.writer_lease,
         )
         self.outbox.publish_at_once(accepted.due)
         location = f"/v1/tenants/{tenant}/operations/{accepted.operation_id}"

@@ -47,7 +47,13 @@ class Accepted:
 
 
 def accept(
-    database: Database, pipeline: Pipeline, tenant: str, key: str, request: Request, traceparent: str | None = None
+    database: Database,
+    pipeline: Pipeline,
+    tenant: str,
+    key: str,
+    request: Request,
+    traceparent: str | None = None,
+    writer_lease: float = WRITER_LEASE,
 ) -> Accepted:
     """Record the operation once, with its steps and the outbox rows of its first steps, in one statement.
 
@@ -55,11 +61,11 @@ def accept(
     repeated: it waits for the transaction in doubt and then finds its own row, so nothing is written twice.
     Raises KeyReusedError for another request under the same key, UnavailableError when the database is away.
     """
-    parameters = _accept_parameters(pipeline, tenant, key, request, traceparent)
+    parameters = _accept_parameters(pipeline, tenant, key, request, traceparent, writer_lease)
     for _ in range(ACCEPT_ATTEMPTS):
         rows = database.run("accept_operation", repeat_if_lost=True, **parameters)
         if rows:
-            due = [Dispatch(r.id, request.type, r.step, r.dispatch, traceparent) for r in rows if r.due]
+            due = [Dispatch(r.id, request.type, r.step, r.dispatch, traceparent, r.due_at) for r in rows if r.due]
             return Accepted(rows[0].id, new=True, due=due)
         recorded = database.run("find_identity", repeat_if_lost=True, tenant=tenant, type=request.type, key=key)
         if recorded:
@@ -69,7 +75,12 @@ def accept(
 
 
 def _accept_parameters(
-    pipeline: Pipeline, tenant: str, key: str, request: Request, traceparent: str | None
+    pipeline: Pipeline,
+    tenant: str,
+    key: str,
+    request: Request,
+    traceparent: str | None,
+    writer_lease: float = WRITER_LEASE,
 ) -> dict[str, Any]:
     operation = pipeline.operation(request.type)
     given = ijson.canonical(request.input)
@@ -89,7 +100,7 @@ def _accept_parameters(
         "needs": [",".join(step.needs) for step in steps],
         "needs_left": [len(step.needs) for step in steps],
         "first_steps": len(operation.first_steps),
-        "writer_lease": WRITER_LEASE,
+        "writer_lease": writer_lease,
     }
 
 

@@ -42,12 +42,13 @@ class Outbox:
 
     def __init__(self, database: Database, pipeline: Pipeline, publisher: Publisher) -> None:
         self.database = database
+        self.writer_lease = WRITER_LEASE
         self._pipeline = pipeline
         self._publisher = publisher
 
     def publish_at_once(self, dispatches: Sequence[Dispatch]) -> None:
         """Publish rows just committed; never raises: what fails is given to the relay."""
-        topics, _ = self._by_topic(dispatches)  # the relay parks what has no topic
+        topics, _ = self._by_topic([d for d in dispatches if d.due_at is None])  # the relay parks what has no topic
         for topic, group in topics.items():
             try:
                 self._publisher.publish(topic, group, WRITER_TIMEOUT)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -24,13 +25,19 @@ CHANNEL_OPTIONS = (("grpc.max_reconnect_backoff_ms", 2000), ("grpc.initial_recon
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """One row of the outbox, as a message: which step of which operation may start."""
+    """One row of the outbox, as a message: which step of which operation may start.
+
+    `due_at` is when, by the database's clock, for what may not start before; None means now. `published` is how often
+    the relay has handed this row over.
+    """
 
     operation_id: UUID
     type: str
     step: str
     dispatch: int
     traceparent: str | None = None
+    due_at: datetime | None = field(default=None, compare=False)
+    published: int = field(default=0, compare=False)
 
 
 class PublishError(RetryableError):

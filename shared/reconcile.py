@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.database import Database
-from shared.outbox import WRITER_LEASE, Outbox
+from shared.outbox import Outbox
 from shared.pipeline import Pipeline
 from shared.publisher import Dispatch
 
@@ -50,7 +50,9 @@ def move_expired_leases(outbox: Outbox, pipeline: Pipeline, batch: int = BATCH) 
     """
     requeued = exhausted = 0
     while True:
-        rows = outbox.database.run("move_expired_leases", batch=batch, writer_lease=WRITER_LEASE, **_policy(pipeline))
+        rows = outbox.database.run(
+            "move_expired_leases", batch=batch, writer_lease=outbox.writer_lease, **_policy(pipeline)
+        )
         again = [row for row in rows if row.state == "queued"]
         outbox.publish_at_once([Dispatch(r.operation_id, r.type, r.step, r.dispatch, r.traceparent) for r in again])
         requeued, exhausted = requeued + len(again), exhausted + len(rows) - len(again)
@@ -66,7 +68,7 @@ def queue_lookups(outbox: Outbox, pipeline: Pipeline, batch: int = BATCH) -> int
     rows = outbox.database.run(
         "queue_lookups",
         batch=batch,
-        writer_lease=WRITER_LEASE,
+        writer_lease=outbox.writer_lease,
         most=LOOKUPS,
         shortest=LOOKUP_PAUSE,
         longest=LONGEST_LOOKUP_PAUSE,

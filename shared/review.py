@@ -29,7 +29,9 @@ class NotRenewableError(ConflictError):
     """The effect may have happened, or its step does not rest, so no fresh key is made for it."""
 
 
-def resume(database: Database, operation_id: UUID, step: str, actor: str, reason: str) -> Dispatch:
+def resume(
+    database: Database, operation_id: UUID, step: str, actor: str, reason: str, writer_lease: float = WRITER_LEASE
+) -> Dispatch:
     """Queue a step that is unresolved, exhausted or failed again, with its whole budget, and return its dispatch.
 
     Its effects keep their keys: what is confirmed is skipped, what is open is looked up or sent again as ever. The
@@ -37,7 +39,7 @@ def resume(database: Database, operation_id: UUID, step: str, actor: str, reason
     """
     decision = _decision("resumed", actor, reason)
     rows = database.run(
-        "resume_step", operation_id=operation_id, step=step, decision=decision, writer_lease=WRITER_LEASE
+        "resume_step", operation_id=operation_id, step=step, decision=decision, writer_lease=writer_lease
     )
     if not rows:
         raise NotResumableError

@@ -98,7 +98,7 @@ class StepFunction:
         try:
             result = self.handler(context)
             context.check_effects()
-            state, due = steps.succeed(context.settling or self.outbox.database, held, result)
+            state, due = steps.succeed(context.settling or self.outbox.database, held, result, self.outbox.writer_lease)
             context.check_settled(state)
             context.close(None)
         except LeaseLostError as error:
@@ -116,7 +116,7 @@ class StepFunction:
         # Another library's message may hold input or credentials: only our own are kept.
         text = str(error) if isinstance(error, EchoproofError) else "see the logs of this attempt"
         log.warning("attempt failed: %s (%s)", outcome, kind, exc_info=error)
-        state, due = steps.fail(self.outbox.database, held, outcome, kind, text, delay)
+        state, due = steps.fail(self.outbox.database, held, outcome, kind, text, delay, self.outbox.writer_lease)
         return Delivery(state), due
 
 

@@ -26,15 +26,15 @@ WITH accepted AS (
         AS plan (step, needs, needs_left)
     RETURNING operation_id, step, state, dispatch, available_at
 ), sent AS (
-    INSERT INTO outbox (operation_id, step, type, dispatch, available_at, publish_after, traceparent)
+    INSERT INTO outbox (operation_id, step, type, dispatch, available_at, publish_after, handed_over, traceparent)
     SELECT operation_id, step, :type, dispatch, available_at,
-        CASE WHEN available_at > now() THEN available_at ELSE now() + make_interval(secs => :writer_lease) END,
-        :traceparent
+        outbox_turn(available_at, :writer_lease), writer_hands_over(available_at, :writer_lease), :traceparent
     FROM planned
     WHERE state = 'queued'
     RETURNING step, dispatch, available_at
 )
-SELECT operation.id, sent.step, sent.dispatch, sent.available_at <= now() AS due
+SELECT operation.id, sent.step, sent.dispatch, sent.available_at <= now() + outbox_horizon() AS due,
+    CASE WHEN sent.available_at > now() THEN sent.available_at END AS due_at
 FROM operation
 CROSS JOIN sent;
 

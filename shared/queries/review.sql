@@ -6,7 +6,7 @@
 WITH resumed AS (
     UPDATE steps AS s SET
         state = 'queued', generation = s.generation + 1, dispatch = s.dispatch + 1, failures = 0, waits = 0,
-        lookups = 0, available_at = now(), finished_at = NULL, cancel_requested_at = NULL, error_kind = NULL,
+        lookups = 0, available_at = now(), due_at = NULL, finished_at = NULL, cancel_requested_at = NULL, error_kind = NULL,
         error = NULL
     FROM operations AS o
     WHERE s.operation_id = CAST(:operation_id AS uuid) AND s.step = :step AND o.id = s.operation_id
@@ -17,8 +17,9 @@ WITH resumed AS (
     FROM resumed
     WHERE dl.operation_id = resumed.operation_id AND dl.step = resumed.step AND dl.closed_at IS NULL
 ), sent AS (
-    INSERT INTO outbox (operation_id, step, type, dispatch, available_at, publish_after, traceparent)
-    SELECT operation_id, step, type, dispatch, now(), now() + make_interval(secs => :writer_lease), traceparent
+    INSERT INTO outbox (operation_id, step, type, dispatch, available_at, publish_after, handed_over, traceparent)
+    SELECT operation_id, step, type, dispatch, now(), outbox_turn(now(), :writer_lease),
+        writer_hands_over(now(), :writer_lease), traceparent
     FROM resumed
 )
 SELECT operation_id, type, step, dispatch, traceparent FROM resumed;
