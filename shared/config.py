@@ -5,7 +5,6 @@ Document storage and mail have their own groups in `shared.providers.settings`; 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -14,12 +13,12 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, model_validator
 
-from shared import ijson
 from shared.durations import duration
-from shared.errors import ConfigError, InvalidJsonError, InvalidRequestError
+from shared.errors import ConfigError, InvalidRequestError
 from shared.pipeline import Pipeline
 from shared.request import check_tenant
-from shared.settings import EnvironmentSettings, load, on_cloud_run
+from shared.settings import EnvironmentSettings, email, from_json, load, on_cloud_run
+from shared.shutdown import GRACE
 from shared.token_certificates import GOOGLE_CERTIFICATES
 
 if TYPE_CHECKING:
@@ -29,9 +28,11 @@ __all__ = [
     "ANONYMOUS",
     "EVERY_TENANT",
     "DatabaseSettings",
+    "DeliverySettings",
     "IntakeSettings",
     "ProjectSettings",
     "PushSettings",
+    "ShutdownSettings",
     "check_timeouts",
     "load",
 ]
@@ -39,7 +40,6 @@ __all__ = [
 ANONYMOUS = "anonymous"  # the caller without a token: on one's own machine only
 EVERY_TENANT = "*"
 
-_EMAIL = re.compile(r"[a-z0-9._+-]{1,64}@[a-z0-9-]{1,63}(?:\.[a-z0-9-]{1,63}){0,9}")
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _DATABASE_SCHEMES = frozenset({"postgresql", "postgres"})
 
@@ -55,21 +55,21 @@ def _database_url(secret: SecretStr) -> SecretStr:
     return secret
 
 
-def _email(text: str) -> str:
-    if not _EMAIL.fullmatch(text):
-        raise ValueError("is not an e-mail address in lower case")
-    return text
-
-
 def _emails(text: object) -> object:
-    return frozenset(_email(part.strip()) for part in text.split(",")) if isinstance(text, str) else text
+    return frozenset(email(part.strip()) for part in text.split(",")) if isinstance(text, str) else text
 
 
-def _certs_url(text: str) -> str:
+def _private_url(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
         raise ValueError("must be https, unless the server is on this machine")
     return text
+
+
+def _private_urls(urls: Mapping[str, str]) -> Mapping[str, str]:
+    for url in urls.values():
+        _private_url(url)
+    return urls
 
 
 def _token_mode(mode: str, info: ValidationInfo) -> str:
@@ -78,22 +78,13 @@ def _token_mode(mode: str, info: ValidationInfo) -> str:
     return mode
 
 
-def _from_json(text: object) -> object:
-    if not isinstance(text, str):
-        return text
-    try:
-        return ijson.parse(text.encode(), max_bytes=100_000)
-    except (InvalidJsonError, UnicodeEncodeError):
-        raise ValueError("is not JSON") from None
-
-
 def _callers(callers: Mapping[str, frozenset[str]], info: ValidationInfo) -> Mapping[str, frozenset[str]]:
     if not callers:
         raise ValueError("lets nobody in")
     if ANONYMOUS in callers and on_cloud_run(info):
         raise ValueError(f"has the caller {ANONYMOUS}, which is for one's own machine only")
     for caller in callers.keys() - {ANONYMOUS}:
-        _email(caller)
+        email(caller)
     for tenant in frozenset().union(*callers.values()) - {EVERY_TENANT}:
         try:
             check_tenant(tenant)
@@ -154,8 +145,38 @@ class ProjectSettings(EnvironmentSettings):
         return Pipeline.load(self.pipeline_file)
 
 
+class ShutdownSettings(EnvironmentSettings):
+    """How long running handlers may go on after SIGTERM; gunicorn kills after thirty seconds, Cloud Run after ten."""
+
+    shutdown_grace: Annotated[_Duration, Field(lt=timedelta(seconds=30))] = Field(
+        GRACE, description="a duration like 8s, shorter than 30s"
+    )
+
+
+class DeliverySettings(EnvironmentSettings):
+    """How dispatches are handed over: Cloud Tasks' region and account, where the step functions listen, and by whom.
+
+    With `publish_at_once` false no writer hands anything over after its commit: the relay alone does.
+    """
+
+    tasks_location: str = Field(pattern=r"^[a-z]+-[a-z]+[0-9]+$", description="the queues' region, like europe-west2")
+    tasks_account: Annotated[str, AfterValidator(email)] = Field(
+        description="the e-mail of the service account whose token a task carries"
+    )
+    step_urls: Annotated[Mapping[str, str], BeforeValidator(from_json), AfterValidator(_private_urls)] = Field(
+        description='JSON like {"invoice_record": "https://..."}, every step function of the pipeline'
+    )
+    publish_at_once: bool = Field(default=True, description="true, or false for the relay alone")
+
+    def check(self, pipeline: Pipeline) -> None:
+        """Raise ConfigError unless every step function has its URL."""
+        missing = [name for name in pipeline.functions if name not in self.step_urls]
+        if missing:
+            raise ConfigError([f"STEP_URLS: has no URL of {', '.join(missing)}"])
+
+
 class _TokenSettings(EnvironmentSettings):
-    token_certs_url: Annotated[str, AfterValidator(_certs_url)] = Field(
+    token_certs_url: Annotated[str, AfterValidator(_private_url)] = Field(
         GOOGLE_CERTIFICATES, description="where the certificates of tokens are; Google's by default"
     )
     token_mode: Annotated[Literal["signature", "platform"], AfterValidator(_token_mode)] = Field(
@@ -185,7 +206,7 @@ class IntakeSettings(_TokenSettings):
     token and is refused on Cloud Run.
     """
 
-    callers: Annotated[Mapping[str, frozenset[str]], BeforeValidator(_from_json), AfterValidator(_callers)] = Field(
+    callers: Annotated[Mapping[str, frozenset[str]], BeforeValidator(from_json), AfterValidator(_callers)] = Field(
         description='JSON like {"app@project.iam.gserviceaccount.com": ["shop"]}'
     )
     intake_audience: _Word | None = Field(None, description="the audience of the callers' tokens")

@@ -24,7 +24,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
 
 from shared import queries
-from shared.database_errors import ConnectionLostError, QueryError, SerializationError, translate
+from shared.database_errors import ConnectionLostError, DatabaseAwayError, QueryError, SerializationError, translate
 from shared.errors import UnavailableError
 
 T = TypeVar("T")
@@ -239,11 +239,11 @@ class Database:
             try:
                 pooled = self._pool.connect()
             except PoolTimeoutError:
-                raise UnavailableError("every database connection of this instance is busy") from None
+                raise DatabaseAwayError("every database connection of this instance is busy") from None
             except DatabaseError as error:
-                raise UnavailableError(f"the database refused a connection ({translate(error)})") from None
+                raise DatabaseAwayError(f"the database refused a connection ({translate(error)})") from None
             except LOST as error:
-                raise UnavailableError(f"the database cannot be reached ({type(error).__name__})") from None
+                raise DatabaseAwayError(f"the database cannot be reached ({type(error).__name__})") from None
             connection: Any = pooled.dbapi_connection
             if connection.last_used > max(self._last_loss, time.monotonic() - TRUST_IDLE):
                 return pooled

@@ -11,6 +11,10 @@ class ConnectionLostError(UnavailableError):
     """The connection to the database was lost; whether the statement took effect is not known."""
 
 
+class DatabaseAwayError(UnavailableError):
+    """The database cannot be reached; the statement was not sent."""
+
+
 class SerializationError(RetryableError):
     """The transaction lost a serialization conflict or deadlock and can be run again."""
 
@@ -40,6 +44,9 @@ class QueryError(EchoproofError):
         self.sqlstate = sqlstate
 
 
+# What passes by itself. After each the statement may be run again if it finds its own earlier work: nothing is known of
+# it, it was not sent, or it was rolled back.
+PASSING = (ConnectionLostError, DatabaseAwayError, StatementTimeoutError)
 SERIALIZATION = {"40001", "40P01"}  # serialization_failure, deadlock_detected
 TIMEOUTS = {"57014", "55P03"}  # query_canceled by statement_timeout, lock_not_available
 # admin_shutdown, crash_shutdown, cannot_connect_now, too_many_connections, idle-in-transaction timeout

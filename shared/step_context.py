@@ -12,6 +12,7 @@ from shared.database import Database, Transaction
 from shared.effects import Effect, EffectRejectedError
 from shared.errors import EchoproofError, LeaseLostError, Unresolved
 from shared.providers import Provider
+from shared.shutdown import Shutdown
 
 
 class SettlingTransactionError(EchoproofError):
@@ -26,11 +27,14 @@ class StepContext:
     """One attempt of a step, handed to its handler.
 
     `transaction()` opens the transaction in which the step will be settled: business rows written there commit
-    with the step's completion or not at all.
+    with the step's completion or not at all. `cancelled` and `lost` are what the last heartbeat found: somebody asked
+    for a cancel; another attempt may have the step by now, so that nothing of this one will be written.
     """
 
-    def __init__(self, claim: steps.Claim, database: Database) -> None:
+    def __init__(self, claim: steps.Claim, database: Database, shutdown: Shutdown | None = None) -> None:
         self._claim = claim
+        self._shutdown = shutdown
+        self._runs = 1
         self.database = database
         self.cancelled = False
         self.lost = False
@@ -67,6 +71,16 @@ class StepContext:
     def attempt(self) -> int:
         """Number of this run; the first is 1 and no number is used twice."""
         return self._claim.attempt
+
+    @property
+    def first_run(self) -> bool:
+        """Whether nothing of this step can have run before: the first attempt, and its handler's first run."""
+        return self._claim.attempt == 1 and self._runs == 1
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the instance is being shut down: end within the grace, or the step is handed to another instance."""
+        return self._shutdown is not None and self._shutdown.stopping
 
     @property
     def input(self) -> dict[str, Any]:
@@ -124,15 +138,22 @@ class StepContext:
             raise OpenEffectError
 
     def check(self) -> None:
-        """Raise LeaseLostError when the heartbeat found that this attempt no longer holds the step."""
+        """Raise LeaseLostError when this attempt no longer holds the step, as the heartbeat or a shutdown found."""
         if self.lost:
             raise LeaseLostError
 
     def close(self, error: BaseException | None) -> None:
         """End the settling transaction: commit it, or roll it back for an error."""
-        if error is None:
-            self._open.close()
-        else:
-            with contextlib.suppress(type(error)):
-                self._open.__exit__(type(error), error, error.__traceback__)
-        self.settling = None
+        try:
+            if error is None:
+                self._open.close()
+            else:
+                with contextlib.suppress(type(error)):
+                    self._open.__exit__(type(error), error, error.__traceback__)
+        finally:
+            self.settling = None
+
+    def run_again(self) -> None:
+        """Note that the handler starts once more within this attempt; raises LeaseLostError when the step is lost."""
+        self.check()
+        self._runs += 1

@@ -6,34 +6,26 @@ database has decided (done, busy, stale, early, unknown) is acknowledged.
 
 from __future__ import annotations
 
+import json
 import logging
-import random
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field
 from typing import Any
 
-from shared import dead_letters, envelope, logs, retry, steps
-from shared.errors import (
-    ConfigError,
-    EchoproofError,
-    InvalidJsonError,
-    LeaseLostError,
-    MalformedMessageError,
-    PermanentError,
-    RetryLater,
-    Unresolved,
-)
+from werkzeug.wrappers import Request, Response
+
+from shared import dead_letters, envelope, logs, steps
+from shared.attempt import Attempt, Handler
+from shared.config import ShutdownSettings
+from shared.errors import ConfigError, LeaseLostError, MalformedMessageError
 from shared.heartbeat import Heartbeat
 from shared.outbox import Outbox
 from shared.pipeline import Pipeline, Step
+from shared.problems import problem
 from shared.publisher import Dispatch
+from shared.settings import load
+from shared.shutdown import Shutdown
 from shared.step_context import StepContext
 from shared.wiring import HttpFunction, Surroundings, internal_function
-
-Handler = Callable[[Any], dict[str, Any] | None]
-
-LONGEST_WAIT = timedelta(days=1)  # what a provider's Retry-After may ask for at most
 
 PIPELINE = "pipeline.yaml"
 log = logging.getLogger(__name__)
@@ -41,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Delivery:
-    """How one delivery ended: `outcome` is succeeded, a step state, a refusal, or lost or malformed."""
+    """How one delivery ended: `outcome` is succeeded, a step state, a refusal, or handed_back, lost or malformed."""
 
     outcome: str
     result: Any = None
@@ -55,6 +47,7 @@ class StepFunction:
     handler: Handler
     outbox: Outbox
     pipeline: Pipeline
+    shutdown: Shutdown = field(default_factory=Shutdown)
 
     def deliver(self, body: bytes, headers: dict[str, str]) -> Delivery:
         """Process one delivery; raises UnavailableError when the database cannot be reached."""
@@ -84,51 +77,21 @@ class StepFunction:
         return Delivery(refused.refusal, refused.result)
 
     def _attempt(self, held: steps.Claim) -> Delivery:
-        context = StepContext(held, self.outbox.database)
-        with logs.bind(attempt=held.attempt, fence=held.fence), Heartbeat(self.outbox.database, held, context):
+        context = StepContext(held, self.outbox.database, self.shutdown)
+        attempt = Attempt(held, context, self.handler, self.outbox)
+        with logs.bind(attempt=held.attempt, fence=held.fence), self.shutdown.running(attempt):
+            if self.shutdown.stopping:  # it was claimed at the last moment
+                attempt.hand_back()
+                return Delivery(steps.Outcome.HANDED_BACK)
             try:
-                delivery, due = self._run(held, context)
+                with Heartbeat(self.outbox.database, held, context):
+                    settled = attempt.run()
             except LeaseLostError:
                 log.warning("the lease was lost; nothing of this attempt was written")
                 return Delivery("lost")
-        self.outbox.publish_at_once(due)
-        return delivery
-
-    def _run(self, held: steps.Claim, context: StepContext) -> tuple[Delivery, list[Dispatch]]:
-        try:
-            result = self.handler(context)
-            context.check_effects()
-            state, due = steps.succeed(context.settling or self.outbox.database, held, result, self.outbox.writer_lease)
-            context.check_settled(state)
-            context.close(None)
-        except LeaseLostError as error:
-            context.close(error)
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is an outcome, bounded by the budget
-            context.close(error)
-            return self._settle_failure(held, error)
-        log.info("settled: %s", state)
-        return Delivery(state, result if state == "succeeded" else None), due
-
-    def _settle_failure(self, held: steps.Claim, error: Exception) -> tuple[Delivery, list[Dispatch]]:
-        outcome, delay = judge(held, error)
-        kind = type(error).__name__
-        # Another library's message may hold input or credentials: only our own are kept.
-        text = str(error) if isinstance(error, EchoproofError) else "see the logs of this attempt"
-        log.warning("attempt failed: %s (%s)", outcome, kind, exc_info=error)
-        state, due = steps.fail(self.outbox.database, held, outcome, kind, text, delay, self.outbox.writer_lease)
-        return Delivery(state), due
-
-
-def judge(held: steps.Claim, error: Exception) -> tuple[steps.Outcome, timedelta]:
-    """Return what a handler's exception means for its step, and the delay before a next attempt."""
-    if isinstance(error, Unresolved):
-        return steps.Outcome.UNRESOLVED, timedelta(0)
-    if isinstance(error, PermanentError | InvalidJsonError):
-        return steps.Outcome.FAILED, timedelta(0)
-    if isinstance(error, RetryLater) and error.after is not None:
-        return steps.Outcome.WAIT, min(error.after, LONGEST_WAIT)
-    return steps.Outcome.RETRY, retry.backoff(held.policy.backoff, held.failures, random.SystemRandom())
+            log.info("settled: %s", settled.state)
+            self.outbox.publish_at_once(settled.due)
+        return Delivery(settled.state, settled.result)
 
 
 def step_function(name: str, handler: Handler) -> HttpFunction:
@@ -143,8 +106,23 @@ def step_function(name: str, handler: Handler) -> HttpFunction:
         if not pipeline.steps_of(name):
             raise ConfigError([f"no step in {PIPELINE} has the function {name}: name it there, or mend its main.py"])
 
+    (settings,) = load(ShutdownSettings)
+    shutdown = Shutdown(settings.shutdown_grace)
+
     def answer(around: Surroundings, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
-        delivery = StepFunction(name, handler, around.outbox, around.pipeline).deliver(body, headers)
+        delivery = StepFunction(name, handler, around.outbox, around.pipeline, shutdown).deliver(body, headers)
         return {"outcome": delivery.outcome, "result": delivery.result}
 
-    return internal_function(answer, check)
+    function = internal_function(answer, check)
+
+    def main(request: Request) -> Response:
+        return _stopping() if shutdown.stopping else function(request)
+
+    shutdown.watch()
+    return main
+
+
+def _stopping() -> Response:
+    """Answer a delivery that another instance must take: 503, so that it comes again."""
+    told = problem("unavailable", "this instance is being shut down")
+    return Response(json.dumps(told.body), status=told.status, headers=told.headers)

@@ -54,6 +54,7 @@ class Outcome(StrEnum):
 
     RETRY = "retry"
     WAIT = "wait"
+    HANDED_BACK = "handed_back"
     FAILED = "failed"
     UNRESOLVED = "unresolved"
 
@@ -183,6 +184,7 @@ def extend(database: Database, held: Claim, margin: timedelta) -> bool:
     """
     rows = database.run(
         "extend_lease",
+        repeat_if_lost=True,  # a lease only ever moves forward
         lease=held.policy.lease.total_seconds(),
         longest=(held.policy.timeout + margin).total_seconds(),
         **held.guard,
@@ -198,9 +200,7 @@ def hold(runner: Runner, held: Claim) -> None:
         raise LeaseLostError
 
 
-def succeed(
-    runner: Runner, held: Claim, result: Any, writer_lease: float = WRITER_LEASE
-) -> tuple[str, list[Dispatch]]:
+def succeed(runner: Runner, held: Claim, result: Any, writer_lease: float = WRITER_LEASE) -> tuple[str, list[Dispatch]]:
     """Complete the step and return its new state and the dispatches of the steps that this made due.
 
     The state is `succeeded`, or `unresolved` when an effect of the step is open. Raises LeaseLostError when the fence
@@ -236,7 +236,8 @@ def fail(
     """End an attempt that did not succeed and return the step's new state and what its writer hands over.
 
     A retry is charged to the budget, a wait is refunded and bounded by the step's maximum of waits; beyond either
-    the step is exhausted. Raises LeaseLostError when the fence no longer holds the step.
+    the step is exhausted. A step that is handed back is neither charged nor bounded. Raises LeaseLostError when the
+    fence no longer holds the step.
     """
     rows = runner.run(
         "settle_failed",
@@ -256,6 +257,21 @@ def fail(
     row = rows[0]
     again = Dispatch(held.operation_id, held.policy.type, held.policy.name, row.dispatch, held.traceparent, row.due_at)
     return row.state, [again] if row.state == "queued" and row.due else []
+
+
+def read_back(database: Database, held: Claim) -> tuple[str, list[Dispatch]] | None:
+    """Return what a settle under this fence has written, as `succeed` and `fail` do; None when there was none.
+
+    Of what became due only rows are returned that nobody has published yet.
+    """
+    rows = database.run("read_back_settle", repeat_if_lost=True, **held.guard)
+    if not rows:
+        return None
+    return rows[0].state, [
+        Dispatch(held.operation_id, held.policy.type, row.step, row.dispatch, held.traceparent)
+        for row in rows
+        if row.step is not None
+    ]
 
 
 def _stored(result: Any) -> str | None:

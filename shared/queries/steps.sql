@@ -161,6 +161,7 @@ WITH held AS (
             WHEN CAST(:outcome AS text) IN ('failed', 'unresolved') THEN CAST(:outcome AS text)
             WHEN :outcome = 'wait' AND waits < CAST(:max_waits AS int) THEN 'queued'
             WHEN :outcome = 'retry' AND failures < CAST(:attempts AS int) THEN 'queued'
+            WHEN :outcome = 'handed_back' THEN 'queued'
             ELSE 'exhausted'
         END AS next
     FROM steps
@@ -172,7 +173,7 @@ WITH held AS (
         dispatch = s.dispatch + CASE WHEN held.next = 'queued' THEN 1 ELSE 0 END,
         available_at = CASE WHEN held.next = 'queued' THEN now() + make_interval(secs => :delay) ELSE s.available_at END,
         finished_at = CASE WHEN held.next = 'queued' THEN NULL ELSE now() END,
-        failures = s.failures - CASE WHEN :outcome = 'wait' THEN 1 ELSE 0 END,
+        failures = s.failures - CASE WHEN :outcome IN ('wait', 'handed_back') THEN 1 ELSE 0 END,
         waits = s.waits + CASE WHEN :outcome = 'wait' THEN 1 ELSE 0 END,
         error_kind = :error_kind, error = :error
     FROM held
@@ -195,6 +196,20 @@ WITH held AS (
 SELECT settled.state, settled.dispatch, settled.available_at <= now() + outbox_horizon() AS due,
     CASE WHEN settled.available_at > now() THEN settled.available_at END AS due_at
 FROM settled;
+
+-- name: read_back_settle
+-- What a settle whose answer was lost has written under its fence, and what it made due that nobody has published; no
+-- row: none of it landed.
+SELECT CASE WHEN a.outcome IN ('retry', 'wait') THEN 'queued' ELSE a.outcome END AS state, due.step, due.dispatch
+FROM attempts AS a
+LEFT JOIN (
+    SELECT x.operation_id, x.step, x.dispatch, s.needs
+    FROM outbox AS x
+    INNER JOIN steps AS s ON s.operation_id = x.operation_id AND s.step = x.step
+    WHERE x.published = 0 AND x.available_at <= now()
+) AS due ON due.operation_id = a.operation_id AND (due.step = a.step OR a.step = ANY(due.needs))
+WHERE a.operation_id = CAST(:operation_id AS uuid) AND a.step = :step AND a.fence = :fence
+    AND a.outcome NOT IN ('abandoned', 'handed_back');
 
 -- name: move_expired_leases
 -- Gives each step whose lease ran out its next dispatch, or ends it when its budget is spent; only what time decided.
@@ -241,12 +256,13 @@ WITH policy AS (
 SELECT operation_id, step, type, state, dispatch, traceparent FROM moved;
 
 -- name: queue_startable_steps
--- Safety net: queues waiting steps whose needs are all met, should a release ever have been missed.
+-- Safety net: queues waiting steps whose needs are all met, should a release ever have been missed; not those of an
+-- operation that waits to be admitted.
 WITH startable AS (
     SELECT s.operation_id, s.step, o.type, o.traceparent, o.not_before
     FROM steps AS s
     INNER JOIN operations AS o ON o.id = s.operation_id
-    WHERE s.state = 'waiting' AND s.needs_left = 0
+    WHERE s.state = 'waiting' AND s.needs_left = 0 AND o.admitted_at IS NOT NULL
     ORDER BY s.operation_id
     LIMIT CAST(:batch AS int)
     FOR NO KEY UPDATE OF s SKIP LOCKED

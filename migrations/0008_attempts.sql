@@ -1,0 +1,5 @@
+-- An attempt can end because its instance was shut down: its step is queued again at once and nothing is charged.
+
+ALTER TABLE attempts DROP CONSTRAINT attempts_outcome_check;
+ALTER TABLE attempts ADD CONSTRAINT attempts_outcome_check CHECK (outcome IN ('succeeded', 'retry', 'wait', 'failed',
+    'unresolved', 'exhausted', 'abandoned', 'handed_back'));
