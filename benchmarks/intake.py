@@ -122,5 +122,6 @@ def _parameters(bench: Bench) -> dict[str, Any]:
         "needs": [",".join(step.needs) for step in plan],
         "needs_left": [len(step.needs) for step in plan],
         "first_steps": 1,
+        "in_flight": None,
         "writer_lease": WRITER_LEASE,
     }

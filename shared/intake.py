@@ -20,7 +20,7 @@ from werkzeug.routing import BaseConverter, Map, RequestRedirect, Rule
 from werkzeug.wrappers import Request as HttpRequest
 from werkzeug.wrappers import Response
 
-from shared import logs, operations
+from shared import admission, logs, operations
 from shared.config import ANONYMOUS, IntakeSettings
 from shared.errors import InvalidRequestError, NotFoundError
 from shared.identity import Request, check_tenant, parse_request
@@ -139,6 +139,8 @@ class Intake:
             self.outbox.writer_lease,
         )
         self.outbox.publish_at_once(accepted.due)
+        if accepted.waits:
+            admission.admit(self.outbox, self.pipeline, tenant)
         location = f"/v1/tenants/{tenant}/operations/{accepted.operation_id}"
         if accepted.new:
             log.info("accepted", extra={"operation_id": str(accepted.operation_id), "type": asked.type})
@@ -157,12 +159,7 @@ class Intake:
         key = read_key(request)
         if request.mimetype != "application/json" or request.headers.get("Content-Encoding", "identity") != "identity":
             raise InvalidRequestError("unsupported-media-type", "send application/json, without a content encoding")
-        asked = parse_request(read_body(request), self.pipeline)
-        if asked.options.ordering_key is not None:
-            raise InvalidRequestError(
-                "invalid-request", "ordering keys are not supported yet: leave it out", "/ordering_key"
-            )
-        return key, asked
+        return key, parse_request(read_body(request), self.pipeline)
 
     def _status(self, request: HttpRequest, tenant: str, operation_id: UUID) -> Response:
         wait = seconds_of(request.args.get("wait"))
@@ -196,6 +193,7 @@ class Intake:
 
     def _cancel(self, request: HttpRequest, tenant: str, operation_id: UUID) -> Response:  # noqa: ARG002 - a view
         operations.cancel(self.outbox.database, tenant, operation_id)
+        admission.admit(self.outbox, self.pipeline, tenant)  # what waited behind it
         return _json(operations.read(self.outbox.database, tenant, operation_id), 200)
 
 

@@ -39,11 +39,16 @@ class NotCancellableError(ConflictError):
 
 @dataclass(frozen=True)
 class Accepted:
-    """An operation as it stands after its acceptance: new, or recorded by an earlier request of the same identity."""
+    """An operation as it stands after its acceptance: new, or recorded by an earlier request of the same identity.
+
+    `due` is what its caller publishes; it is empty for one that waits for its ordering key or its tenant's room, which
+    the caller should have admitted (`admission.admit`) as soon as it may start.
+    """
 
     operation_id: UUID
     new: bool
     due: list[Dispatch]
+    waits: bool = False
 
 
 def accept(
@@ -55,7 +60,9 @@ def accept(
     traceparent: str | None = None,
     writer_lease: float = WRITER_LEASE,
 ) -> Accepted:
-    """Record the operation once, with its steps and the outbox rows of its first steps, in one statement.
+    """Record the operation once, with its steps and, if it may start, the outbox rows of its first steps.
+
+    All of it is one statement. With an ordering key, or in a tenant without room, the operation waits to be admitted.
 
     A request that repeats a recorded one returns that one. When the answer to the commit is lost the statement is
     repeated: it waits for the transaction in doubt and then finds its own row, so nothing is written twice.
@@ -66,7 +73,7 @@ def accept(
         rows = database.run("accept_operation", repeat_if_lost=True, **parameters)
         if rows:
             due = [Dispatch(r.id, request.type, r.step, r.dispatch, traceparent, r.due_at) for r in rows if r.due]
-            return Accepted(rows[0].id, new=True, due=due)
+            return Accepted(rows[0].id, new=True, due=due, waits=not rows[0].admitted)
         recorded = database.run("find_identity", repeat_if_lost=True, tenant=tenant, type=request.type, key=key)
         if recorded:
             _compare(recorded[0], request)
@@ -100,6 +107,7 @@ def _accept_parameters(
         "needs": [",".join(step.needs) for step in steps],
         "needs_left": [len(step.needs) for step in steps],
         "first_steps": len(operation.first_steps),
+        "in_flight": pipeline.limits.in_flight_per_tenant,
         "writer_lease": writer_lease,
     }
 

@@ -72,10 +72,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation type; `steps` is in topological order, needs before what needs them."""
+    """One operation type; `steps` is in topological order, needs before what needs them.
+
+    `goes_on_in_review`: one that needs a review does not hold its ordering key meanwhile.
+    """
 
     type: str
     steps: Mapping[str, Step]
+    goes_on_in_review: bool = False
 
     @property
     def first_steps(self) -> tuple[Step, ...]:
@@ -89,10 +93,27 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """What one tenant may have under way at once; None means without this bound."""
+
+    in_flight_per_tenant: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long the records of finished operations and, longer, their identities are kept."""
+
+    operations: timedelta
+    identities: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Every operation type."""
+    """Every operation type, and what holds for all of them; without a retention everything is kept."""
 
     operations: Mapping[str, Operation]
+    limits: Limits = Limits()
+    retention: Retention | None = None
 
     @classmethod
     def load(cls, path: Path | str) -> Pipeline:
@@ -124,6 +145,11 @@ class Pipeline:
         return tuple(step for operation in self.operations.values() for step in operation.steps.values())
 
     @property
+    def going_on_in_review(self) -> list[str]:
+        """The types of which one that needs a review does not hold its ordering key."""
+        return [operation.type for operation in self.operations.values() if operation.goes_on_in_review]
+
+    @property
     def functions(self) -> tuple[str, ...]:
         """The name of every step function, once, in the order of the file."""
         return tuple(dict.fromkeys(step.function for step in self.steps))
@@ -151,10 +177,8 @@ def _ready(left: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
     return (name for name, needed in left.items() if not any(other in left for other in needed))
 
 
-def freeze(operations: Mapping[str, Mapping[str, Step]]) -> Pipeline:
-    """Make a Pipeline of steps that were checked before, in topological order."""
-    return Pipeline(
-        MappingProxyType(
-            {type_: Operation(type_, MappingProxyType(dict(steps))) for type_, steps in operations.items()}
-        )
-    )
+def freeze(
+    operations: Mapping[str, Operation], limits: Limits = Limits(), retention: Retention | None = None
+) -> Pipeline:
+    """Make a Pipeline of operation types that were checked before, with their steps in topological order."""
+    return Pipeline(MappingProxyType(dict(operations)), limits, retention)

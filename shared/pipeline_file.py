@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -12,7 +13,18 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from shared.durations import duration
 from shared.errors import ConfigError
-from shared.pipeline import Backoff, Pacing, Pipeline, Step, Transport, freeze, in_order
+from shared.pipeline import (
+    Backoff,
+    Limits,
+    Operation,
+    Pacing,
+    Pipeline,
+    Retention,
+    Step,
+    Transport,
+    freeze,
+    in_order,
+)
 
 # A function's name becomes a folder, a topic, a Cloud Function (with hyphens) and, behind a prefix, the id of
 # a service account, which has at most 30 characters.
@@ -24,6 +36,8 @@ _RESERVED = frozenset({"intake", "relay", "dead_letter", "reconcile", "console",
 # for Cloud Tasks.
 _LONGEST = {"pubsub": timedelta(seconds=570), "tasks": timedelta(seconds=1770)}
 _LONGEST_BACKOFF = timedelta(days=1)
+MESSAGES_KEPT = timedelta(days=7)  # how long Pub/Sub keeps a message that nobody acknowledges
+REPLAY_WINDOW = timedelta(days=30)  # how late a task (720 h ahead at most) or a caller's own replay may come
 
 
 class PipelineError(ConfigError):
@@ -77,12 +91,28 @@ class _Step(_Strict):
     pacing: _Pacing | None = None
 
 
+class _Ordering(_Strict):
+    review: Literal["wait", "go_on"] = "wait"
+
+
 class _Operation(_Strict):
+    ordering: _Ordering = _Ordering()
     steps: Annotated[dict[_Name, _Step], Field(min_length=1)]
+
+
+class _Limits(_Strict):
+    in_flight_per_tenant: Annotated[int, Field(ge=1, le=10_000)] | None = None  # counted at each acceptance
+
+
+class _Retention(_Strict):
+    operations: _Duration
+    identities: _Duration
 
 
 class _File(_Strict):
     version: Literal[1]
+    limits: _Limits = _Limits()
+    retention: _Retention | None = None
     defaults: _Defaults
     operations: Annotated[dict[_Type, _Operation], Field(min_length=1)]
 
@@ -119,9 +149,24 @@ def parse(text: str, file: str = "pipeline.yaml") -> Pipeline:
     operations = {type_: _steps(type_, operation, checked.defaults) for type_, operation in checked.operations.items()}
     problems = [problem for steps in operations.values() for problem in _step_problems(steps)]
     problems += _function_problems([step for steps in operations.values() for step in steps.values()])
+    problems += _retention_problems(checked.retention)
     if problems:
         raise PipelineError([f"{file}: {problem}" for problem in problems])
-    return freeze({type_: _sorted(steps) for type_, steps in operations.items()})
+    return _frozen(checked, operations)
+
+
+def _frozen(checked: _File, operations: Mapping[str, Mapping[str, Step]]) -> Pipeline:
+    kept = checked.retention
+    return freeze(
+        {
+            type_: Operation(
+                type_, MappingProxyType(_sorted(steps)), checked.operations[type_].ordering.review == "go_on"
+            )
+            for type_, steps in operations.items()
+        },
+        Limits(checked.limits.in_flight_per_tenant),
+        Retention(kept.operations, kept.identities) if kept else None,
+    )
 
 
 def _from_yaml(text: str, file: str) -> object:
@@ -212,6 +257,17 @@ def _timing_problems(step: Step) -> Iterator[str]:
         yield f"backoff.max: at most {_seconds(_LONGEST_BACKOFF)}"
     if step.deadline is not None and step.deadline <= step.timeout:
         yield f"deadline: must be longer than timeout ({_seconds(step.timeout)})"
+
+
+def _retention_problems(kept: _Retention | None) -> Iterator[str]:
+    """Find identities that a late message or a replay could outlive: it would become a new operation."""
+    if kept and kept.identities < kept.operations + MESSAGES_KEPT + REPLAY_WINDOW:
+        least = kept.operations + MESSAGES_KEPT + REPLAY_WINDOW
+        yield (
+            f"retention.identities: at least {least.days + bool(least.seconds)}d with operations "
+            f"{_seconds(kept.operations)}: messages live for {MESSAGES_KEPT.days} days more, "
+            f"replays come up to {REPLAY_WINDOW.days} days late"
+        )
 
 
 def _function_problems(steps: list[Step]) -> Iterator[str]:

@@ -1,26 +1,53 @@
 -- Identity, acceptance, status, cancel.
 
 -- name: accept_operation
--- Writes identity, operation, steps and the outbox rows of the first steps; no row when the identity exists.
+-- Writes identity, operation, steps and the outbox rows of the first steps; no row when the identity exists. One with
+-- an ordering key, or whose tenant has no room, is not admitted: its steps wait, and it has no outbox row.
 WITH accepted AS (
     INSERT INTO identities (tenant, type, key, operation_id, fingerprint, fingerprint_version)
     VALUES (:tenant, :type, :key, uuidv7(), :fingerprint, :fingerprint_version)
     ON CONFLICT (tenant, type, key) DO NOTHING
     RETURNING operation_id
-), operation AS (
-    INSERT INTO operations (id, tenant, type, key, input, not_before, deadline, ordering_key, traceparent,
-        steps_left, steps_alive)
-    SELECT operation_id, :tenant, :type, :key, CAST(:input AS json), CAST(:not_before AS timestamptz),
-        CAST(:deadline AS timestamptz), :ordering_key, :traceparent,
-        cardinality(CAST(:steps AS text[])), CAST(:first_steps AS int)
+), in_order AS (
+    INSERT INTO ordering_keys AS k (tenant, ordering_key, tail)
+    SELECT :tenant, :ordering_key, nextval('operation_positions')
     FROM accepted
-    RETURNING id, not_before
+    WHERE CAST(:ordering_key AS text) IS NOT NULL
+    ON CONFLICT (tenant, ordering_key) DO UPDATE SET tail = nextval('operation_positions')
+    RETURNING tail
+), admission AS (
+    SELECT CASE
+        WHEN CAST(:ordering_key AS text) IS NOT NULL THEN false
+        WHEN CAST(:in_flight AS int) IS NULL OR CAST(:not_before AS timestamptz) > now() THEN true
+        ELSE NOT EXISTS (
+                SELECT FROM operations AS o
+                WHERE o.tenant = :tenant AND o.admitted_at IS NULL AND o.state = 'requested'
+                    AND o.ordering_key IS NULL AND o.starts_at <= now()
+            ) AND (
+                SELECT count(*) FROM (
+                    SELECT FROM operations AS o
+                    WHERE o.tenant = :tenant AND o.admitted_at IS NOT NULL AND o.state IN ('requested', 'running')
+                        AND o.starts_at <= now()
+                    LIMIT CAST(:in_flight AS int)
+                ) AS flying
+            ) < CAST(:in_flight AS int)
+    END AS admitted
+), operation AS (
+    INSERT INTO operations (id, tenant, type, key, input, not_before, deadline, ordering_key, position, traceparent,
+        steps_left, steps_alive, admitted_at)
+    SELECT accepted.operation_id, :tenant, :type, :key, CAST(:input AS json), CAST(:not_before AS timestamptz),
+        CAST(:deadline AS timestamptz), :ordering_key, (SELECT tail FROM in_order), :traceparent,
+        cardinality(CAST(:steps AS text[])), CASE WHEN admission.admitted THEN CAST(:first_steps AS int) ELSE 0 END,
+        CASE WHEN admission.admitted THEN now() END
+    FROM accepted
+    CROSS JOIN admission
+    RETURNING id, not_before, admitted_at IS NOT NULL AS admitted
 ), planned AS (
     INSERT INTO steps (operation_id, step, needs, needs_left, state, dispatch, available_at)
     SELECT operation.id, plan.step, string_to_array(plan.needs, ','), plan.needs_left,
-        CASE WHEN plan.needs_left = 0 THEN 'queued' ELSE 'waiting' END,
-        CASE WHEN plan.needs_left = 0 THEN 1 ELSE 0 END,
-        CASE WHEN plan.needs_left = 0 THEN greatest(now(), operation.not_before) END
+        CASE WHEN operation.admitted AND plan.needs_left = 0 THEN 'queued' ELSE 'waiting' END,
+        CASE WHEN operation.admitted AND plan.needs_left = 0 THEN 1 ELSE 0 END,
+        CASE WHEN operation.admitted AND plan.needs_left = 0 THEN greatest(now(), operation.not_before) END
     FROM operation
     CROSS JOIN unnest(CAST(:steps AS text[]), CAST(:needs AS text[]), CAST(:needs_left AS int[]))
         AS plan (step, needs, needs_left)
@@ -33,10 +60,10 @@ WITH accepted AS (
     WHERE state = 'queued'
     RETURNING step, dispatch, available_at
 )
-SELECT operation.id, sent.step, sent.dispatch, sent.available_at <= now() + outbox_horizon() AS due,
+SELECT operation.id, operation.admitted, sent.step, sent.dispatch, sent.available_at <= now() + outbox_horizon() AS due,
     CASE WHEN sent.available_at > now() THEN sent.available_at END AS due_at
 FROM operation
-CROSS JOIN sent;
+LEFT JOIN sent ON true;
 
 -- name: find_identity
 -- The recorded identity with what a later request is compared to; input and options are null once pruned.
