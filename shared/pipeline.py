@@ -71,6 +71,14 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Sensitive:
+    """Paths (`customer.email`, `lines.*.text`) of what no operator is shown, in the input and in steps' results."""
+
+    input: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
     """One operation type; `steps` is in topological order, needs before what needs them.
 
@@ -80,6 +88,7 @@ class Operation:
     type: str
     steps: Mapping[str, Step]
     goes_on_in_review: bool = False
+    sensitive: Sensitive = Sensitive()
 
     @property
     def first_steps(self) -> tuple[Step, ...]:

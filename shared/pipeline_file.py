@@ -20,6 +20,7 @@ from shared.pipeline import (
     Pacing,
     Pipeline,
     Retention,
+    Sensitive,
     Step,
     Transport,
     freeze,
@@ -95,8 +96,17 @@ class _Ordering(_Strict):
     review: Literal["wait", "go_on"] = "wait"
 
 
+_MemberPath = Annotated[str, StringConstraints(pattern=r"^[^.\s]+(\.[^.\s]+)*$", max_length=200)]
+
+
+class _Sensitive(_Strict):
+    input: list[_MemberPath] = []
+    results: list[_MemberPath] = []
+
+
 class _Operation(_Strict):
     ordering: _Ordering = _Ordering()
+    sensitive: _Sensitive = _Sensitive()
     steps: Annotated[dict[_Name, _Step], Field(min_length=1)]
 
 
@@ -160,13 +170,20 @@ def _frozen(checked: _File, operations: Mapping[str, Mapping[str, Step]]) -> Pip
     return freeze(
         {
             type_: Operation(
-                type_, MappingProxyType(_sorted(steps)), checked.operations[type_].ordering.review == "go_on"
+                type_,
+                MappingProxyType(_sorted(steps)),
+                checked.operations[type_].ordering.review == "go_on",
+                _sensitive(checked.operations[type_].sensitive),
             )
             for type_, steps in operations.items()
         },
         Limits(checked.limits.in_flight_per_tenant),
         Retention(kept.operations, kept.identities) if kept else None,
     )
+
+
+def _sensitive(marked: _Sensitive) -> Sensitive:
+    return Sensitive(tuple(marked.input), tuple(marked.results))
 
 
 def _from_yaml(text: str, file: str) -> object:

@@ -64,4 +64,5 @@ TRANSITIONS: MappingProxyType[Edge, frozenset[Actor]] = MappingProxyType(
 
 ALIVE = frozenset({State.QUEUED, State.RUNNING})
 IN_REVIEW = frozenset({State.UNRESOLVED, State.EXHAUSTED})
+RESTING_STEPS = IN_REVIEW | {State.FAILED}  # what a review action may move
 UNFINISHED = ALIVE | {State.WAITING}

@@ -10,7 +10,7 @@ import logging
 from typing import Any
 from uuid import UUID
 
-from shared.database import Database
+from shared.database import Runner
 from shared.effects import provider_key
 from shared.errors import ConflictError, NotFoundError, sanitise
 from shared.outbox import WRITER_LEASE
@@ -30,7 +30,7 @@ class NotRenewableError(ConflictError):
 
 
 def resume(
-    database: Database, operation_id: UUID, step: str, actor: str, reason: str, writer_lease: float = WRITER_LEASE
+    database: Runner, operation_id: UUID, step: str, actor: str, reason: str, writer_lease: float = WRITER_LEASE
 ) -> Dispatch:
     """Queue a step that is unresolved, exhausted or failed again, with its whole budget, and return its dispatch.
 
@@ -47,7 +47,7 @@ def resume(
     return Dispatch(*rows[0])
 
 
-def renew_effect(database: Database, operation_id: UUID, step: str, name: str, actor: str, reason: str) -> int:
+def renew_effect(database: Runner, operation_id: UUID, step: str, name: str, actor: str, reason: str) -> int:
     """Approve a new generation of one effect, whose next send has a fresh key, and return its number.
 
     Only for an effect that is known not to have happened: rejected, or proved not to have been sent; the step must
