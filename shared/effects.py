@@ -11,9 +11,10 @@ import hashlib
 import json
 import logging
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
-from shared import circuits, ijson
+from shared import circuits, ijson, retry
 from shared.database import Database, Row
 from shared.errors import EchoproofError, LeaseLostError, PermanentError, RetryLater, Unresolved, sanitise
 from shared.providers import Absent, Ambiguous, Confirmed, Found, NotKnown, NotSent, Outcome, Provider, Rejected
@@ -21,6 +22,12 @@ from shared.steps import Claim
 
 MARGIN = timedelta(seconds=5)  # from the end of a call to the end of the lease: enough to write the outcome down
 SOON = timedelta(seconds=1)  # the shortest wait for a lookup that would be proof
+
+# Repeated when the connection was lost, because a second run finds what the first has written. The others are not:
+# permit_send would count a send that nobody makes, account_for_send would account for another send, and the second run
+# of fill_approved_effect or prove_absent finds nothing and looks like a lost lease. After a lost answer of these the
+# handler runs again in the same attempt and goes on from what the ledger says.
+REPEATABLE = frozenset({"intend_effect", "withdraw_effect", "mark_unknown", "begin_lookup", "confirm_effect"})
 
 log = logging.getLogger(__name__)
 
@@ -188,14 +195,19 @@ class Effect:
         raise LeaseLostError
 
     def _confirm(self, response: dict[str, Any], reference: str, evidence: str) -> dict[str, Any]:
-        """Record the confirmation, which is welcome even when this attempt has lost its lease."""
-        self._write(
+        """Record the confirmation, which is welcome even when this attempt has lost its lease.
+
+        Repeated for a lease's length while the database is away: what is not recorded must be asked for again.
+        """
+        confirm = partial(
+            self._write,
             "confirm_effect",
             provider=self._provider.name,
             response=ijson.canonical(response).decode(),
             reference=sanitise(reference, 500),
             evidence=evidence,
         )
+        retry.patiently(confirm, self._claim.policy.lease.total_seconds())
         log.info("effect confirmed", extra={"effect": self._name, "evidence": evidence})
         self._read()
         return self._saved()
@@ -213,7 +225,11 @@ class Effect:
     def _read(self) -> None:
         claim = self._claim
         rows = self._database.run(
-            "read_effect", operation_id=claim.operation_id, step=claim.policy.name, name=self._name
+            "read_effect",
+            repeat_if_lost=True,
+            operation_id=claim.operation_id,
+            step=claim.policy.name,
+            name=self._name,
         )
         self._row = rows[0]
 
@@ -221,7 +237,7 @@ class Effect:
         guard = self._claim.guard
         if query == "confirm_effect":
             guard.pop("fence")
-        return self._database.run(query, name=self._name, **guard, **parameters)
+        return self._database.run(query, repeat_if_lost=query in REPEATABLE, name=self._name, **guard, **parameters)
 
     def _key(self, generation: int) -> str:
         claim = self._claim

@@ -13,7 +13,7 @@ from typing import Any
 
 from werkzeug.wrappers import Request, Response
 
-from shared import dead_letters, envelope, logs, steps
+from shared import admission, dead_letters, envelope, logs, steps
 from shared.attempt import Attempt, Handler
 from shared.config import ShutdownSettings
 from shared.errors import ConfigError, LeaseLostError, MalformedMessageError
@@ -91,6 +91,8 @@ class StepFunction:
                 return Delivery("lost")
             log.info("settled: %s", settled.state)
             self.outbox.publish_at_once(settled.due)
+            if not settled.due:  # perhaps the end of the operation, which makes room for another of its tenant
+                admission.admit(self.outbox, self.pipeline, held.tenant)
         return Delivery(settled.state, settled.result)
 
 
