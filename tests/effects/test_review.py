@@ -152,7 +152,7 @@ def test_only_the_intention_and_a_review_make_a_row_of_the_ledger() -> None:
         for path in (REPOSITORY / folder).rglob("*.py")
         if '"renew_effect"' in path.read_text()
     ]
-    assert callers == ["review.py"]
+    assert callers == ["rest.py"]
 
 
 FAULTS = {
