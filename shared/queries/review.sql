@@ -161,3 +161,18 @@ INSERT INTO reviews (actor, action, mode, reason, dead_letter_id, operation_id, 
 VALUES (:actor, :action, :mode, :reason, CAST(:dead_letter_id AS uuid), CAST(:operation_id AS uuid), :step,
     CAST(:generation AS int), CAST(:before AS json), CAST(:after AS json))
 RETURNING id, at;
+
+-- name: lock_ordering_key
+-- Locks an ordering key, so that nothing of it starts meanwhile.
+SELECT ordering_key FROM ordering_keys
+WHERE tenant = :tenant AND ordering_key = :ordering_key
+FOR NO KEY UPDATE;
+
+-- name: find_key_holder
+-- Another operation that holds an ordering key; a statement of its own, after the lock, to see what was just committed.
+SELECT o.id, o.state FROM operations AS o
+WHERE o.tenant = :tenant AND o.ordering_key = :ordering_key AND o.id <> CAST(:operation_id AS uuid)
+    AND o.state IN ('requested', 'running', 'needs_review') AND (o.admitted_at IS NOT NULL OR o.state <> 'requested')
+    AND NOT (o.state = 'needs_review' AND o.type = ANY(CAST(:going_on AS text[])))
+ORDER BY o.position
+LIMIT 1;

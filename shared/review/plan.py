@@ -106,7 +106,8 @@ def read(
         row.dead_letter_id,
         mode,
         effects,
-        _refusal(row, pipeline, step, effects, mode, renew, lift_deadline=lift_deadline),
+        _refusal(row, pipeline, step, effects, mode, renew, lift_deadline=lift_deadline)
+        or _order_refusal(opened, pipeline, row),
     )
 
 
@@ -174,6 +175,20 @@ def _refusal(
     if mode == "new_generation":
         return _renewal_refusal(effects, renew)
     return None
+
+
+def _order_refusal(opened: Transaction, pipeline: Pipeline, row: Row) -> str | None:
+    """Refuse while another operation holds the ordering key, whose lock is taken for the rest of the transaction."""
+    if row.ordering_key is None:
+        return None
+    which = {"tenant": row.tenant, "ordering_key": row.ordering_key}
+    opened.run("lock_ordering_key", **which)
+    holders = opened.run(
+        "find_key_holder", operation_id=row.operation_id, going_on=list(pipeline.going_on_in_review), **which
+    )
+    if not holders:
+        return None
+    return f"operation {holders[0].id} of the same ordering key is {holders[0].state}: replay when it has ended"
 
 
 def _renewal_refusal(effects: Sequence[EffectPlan], renew: Collection[str]) -> str | None:

@@ -11,8 +11,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from shared import reconcile, steps
+from shared import admission, reconcile, steps
 from shared.errors import ConflictError, EchoproofError, InvalidRequestError, NotFoundError
+from shared.identity import Options
 from shared.pipeline import Pipeline
 from shared.review import decide, plan, reading
 from shared.review.decide import By, Declared, PlanAgedError, RefusedError, Seen
@@ -206,6 +207,25 @@ def test_case_45_a_step_that_the_pipeline_no_longer_has_is_incompatible(till: Ti
         decide.replay(till.database, later, operation_id, "only", seen(shown), ADA)
 
 
+def test_case_46_a_replay_waits_while_a_newer_operation_of_its_ordering_key_is_under_way(till: Till) -> None:
+    till.next("decline")
+    older, newer = (
+        till.accept(options=Options(ordering_key="account-7")).operation_id,
+        till.accept(options=Options(ordering_key="account-7")).operation_id,
+    )
+    admission.admit(till.outbox, till.pipeline, "shop")
+    assert till.run(older) == "failed"
+    assert till.states(newer) == {"only": "queued"}
+    shown = look(till, older)
+    assert shown.refusal == f"operation {newer} of the same ordering key is requested: replay when it has ended"
+    with pytest.raises(RefusedError, match="same ordering key"):
+        replay(till, older)
+    assert till.run(newer) == "succeeded"
+    replay(till, older, "new_generation", "effect")
+    assert till.run(older) == "succeeded"
+    assert till.paid == 2
+
+
 def test_case_60_a_letter_that_was_closed_opens_again_when_the_step_exhausts(till: Till) -> None:
     operation_id = declined(till)
     replay(till, operation_id, "new_generation", "effect")
@@ -266,7 +286,7 @@ def test_discarding_gives_up_and_closes_the_letter(till: Till) -> None:
     decide.discard(till.database, till.pipeline, operation_id, "only", seen(look(till, operation_id)), ADA)
     assert till.operation_state(operation_id) == "failed"
     assert till.value("SELECT count(*) FROM dead_letters WHERE state = 'open'") == 0
-    assert reconcile.queue_lookups(till.outbox, till.pipeline) == 0
+    assert drained(lookups.batches, till.outbox, till.pipeline) == {"looked_up": 0}
     with pytest.raises(RefusedError, match="the step is discarded"):
         decide.discard(till.database, till.pipeline, operation_id, "only", seen(look(till, operation_id)), ADA)
 
