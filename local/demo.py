@@ -17,7 +17,8 @@ from typing import Any
 
 from local import proof
 from local.client import Client
-from local.stack import BUCKET, ROOT, Stack
+from local.servers import BUCKET
+from local.stack import ROOT, Stack
 from shared.database import Database, connector
 from shared.errors import EchoproofError, UnavailableError
 from shared.invoicing.orderfile import read_orders

@@ -1,16 +1,11 @@
 """The whole pipeline on one machine: every function its own functions-framework process, real servers behind them.
 
-A server whose variable is set (DATABASE_URL, STORAGE_EMULATOR_HOST, SMTP_URL, PUBSUB_EMULATOR_HOST) is used as it
-is and neither started nor stopped. A function that dies is started again, as Cloud Run would; a server that dies
-ends the stack.
+A function that dies is started again, as Cloud Run would; a server that dies ends the stack.
 """
 
 from __future__ import annotations
 
-import base64
 import json
-import os
-import secrets
 import socket
 import sys
 import threading
@@ -21,11 +16,11 @@ from pathlib import Path
 
 from local import topology
 from local.gateway import Gateway
-from local.objects import ObjectServer
 from local.parts import Part, PartFailedError
-from local.postgres import Postgres, free_port, reachable
+from local.postgres import free_port
 from local.scheduler import Scheduler
-from local.signing import CERTS_PATH, Signer
+from local.servers import Servers
+from local.signing import Signer
 from shared.database import connector
 from shared.migrate import migrate
 from shared.pipeline import Pipeline
@@ -34,7 +29,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "echoproof-local"
 PUSH_ACCOUNT = f"push@{PROJECT}.iam.gserviceaccount.com"
 SCHEDULER_ACCOUNT = f"scheduler@{PROJECT}.iam.gserviceaccount.com"
-BUCKET = "echoproof-artifacts"
+TASKS_ACCOUNT = f"tasks@{PROJECT}.iam.gserviceaccount.com"
+LOCATION = "europe-west2"
 SCHEDULED = ("relay", "reconcile")
 PLUMBING = ("intake", "relay", "reconcile", "dead_letter")
 TICK = 2.0  # seconds between calls of relay and reconcile; a minute in the cloud
@@ -77,10 +73,9 @@ class Stack:
         self._functions = functions
         self._port = port
         self._tick = tick
-        self._payment_faults = dict(payment_faults or {})
         self._progress = progress
-        self._env: dict[str, str] = {}
-        self._servers: list[Postgres | ObjectServer] = []
+        self._servers = Servers(data, self._part, payment_faults or {})
+        self._urls: dict[str, str] = {}
         self._scheduler: Scheduler | None = None
         self._gateway: Gateway | None = None
         self._watcher = threading.Thread(target=self._watch, daemon=True)
@@ -98,19 +93,16 @@ class Stack:
     @property
     def addresses(self) -> Addresses:
         """Where to reach it."""
-        receiver = self._env["WEBHOOK_URL"].rpartition("/")[0] if "receiver" in self.parts else None
+        env = self._servers.env
+        receiver = env["WEBHOOK_URL"].rpartition("/")[0] if "receiver" in self.parts else None
         return Addresses(
-            self._url("intake"),
-            self._env["DATABASE_URL"],
-            self._env.get("SENT_LOG_URL"),
-            self._env.get("PAYMENTS_URL"),
-            receiver,
+            self._url("intake"), env["DATABASE_URL"], env.get("SENT_LOG_URL"), env.get("PAYMENTS_URL"), receiver
         )
 
     @property
     def objects_url(self) -> str:
         """URL of the object storage."""
-        return self._env["STORAGE_EMULATOR_HOST"]
+        return self._servers.env["STORAGE_EMULATOR_HOST"]
 
     def start(self) -> None:
         """Start everything and return when all of it answers; raises PartFailedError, with nothing left behind."""
@@ -118,9 +110,7 @@ class Stack:
             self.data.mkdir(parents=True, exist_ok=True)
             self._start_servers()
             self._start_functions()
-            topology.create(
-                self.pipeline, PROJECT, self._env["PUBSUB_EMULATOR_HOST"], self._push_endpoints(), PUSH_ACCOUNT
-            )
+            self._create_topology()
             self._start_scheduler()
             self._watcher.start()
         except BaseException:
@@ -144,9 +134,7 @@ class Stack:
             for name in names:
                 if name in self.parts:
                     self.parts.pop(name).wait_stopped()
-        for server in self._servers:
-            server.stop()
-        self._servers.clear()
+        self._servers.stop()
 
     def wait(self) -> None:
         """Wait until a server of the stack dies, and raise the PartFailedError that says which."""
@@ -169,90 +157,14 @@ class Stack:
     def _function_names(self) -> tuple[str, ...]:
         return (*PLUMBING, *self.pipeline.functions)
 
-    @property
-    def _urls(self) -> dict[str, str]:
-        return {name: self._url(name) for name in self._function_names}
-
     def _url(self, name: str) -> str:
-        return self._env[f"URL_{name}"]
+        return self._urls[name]
 
     def _start_servers(self) -> None:
-        # All from this thread: the kernel ends a part when the thread that started it ends.
         self._progress("servers")
-        servers = (self._cloud(), self._mail(), self._payments(), self._receiver())
-        waits = [wait for wait in servers if wait is not None]
-        self._objects()
-        self._database()
-        for part, port in waits:
-            part.wait_for_port(port)
+        self._servers.start()
         self._progress("migrations")
-        migrate(connector(self._env["DATABASE_URL"]))
-
-    def _database(self) -> None:
-        url = os.environ.get("DATABASE_URL")
-        if url is None:
-            server = Postgres(reachable(self.data / "postgres"))
-            self._servers.append(server)
-            server.start()
-            url = server.url
-        self._env["DATABASE_URL"] = url
-
-    def _objects(self) -> None:
-        self._env["ARTIFACTS_BUCKET"] = os.environ.get("ARTIFACTS_BUCKET", BUCKET)
-        url = os.environ.get("STORAGE_EMULATOR_HOST")
-        if url is None:
-            folder = self.data / "objects"
-            folder.mkdir(exist_ok=True)
-            server = ObjectServer(folder, BUCKET)
-            self._servers.append(server)
-            server.start()
-            url = server.url
-        self._env["STORAGE_EMULATOR_HOST"] = url
-
-    def _mail(self) -> tuple[Part, int] | None:
-        self._env["MAIL_FROM"] = os.environ.get("MAIL_FROM", "billing@echoproof.example")
-        if "SMTP_URL" in os.environ:
-            self._env["SMTP_URL"] = os.environ["SMTP_URL"]
-            return None
-        smtp, http = free_port(), free_port()
-        self._env |= {"SMTP_URL": f"smtp://127.0.0.1:{smtp}", "SENT_LOG_URL": f"http://127.0.0.1:{http}"}
-        folder = self.data / "mail"
-        command = ["-m", "local.mail", "--smtp-port", str(smtp), "--http-port", str(http), "--data", str(folder)]
-        return self._part("mail", command), http
-
-    def _payments(self) -> tuple[Part, int] | None:
-        if "PAYMENTS_KEY" in os.environ:
-            return None  # an account of one's own, which the functions read from the environment
-        port = free_port()
-        self._env |= {
-            "PAYMENTS_URL": f"http://127.0.0.1:{port}",
-            "PAYMENTS_KEY": "sk_test_local",
-            "PAYMENTS_VISIBILITY": "1s",
-            "PAYMENTS_TIMEOUT": "5s",
-        }
-        command = ["-m", "local.payments", "--port", str(port), "--data", str(self.data / "payments")]
-        return self._part("payments", [*command, "--rates", json.dumps(self._payment_faults)]), port
-
-    def _receiver(self) -> tuple[Part, int] | None:
-        if "WEBHOOK_URL" in os.environ:
-            return None
-        port, secret = free_port(), f"whsec_{base64.b64encode(secrets.token_bytes(24)).decode()}"
-        self._env |= {"WEBHOOK_URL": f"http://127.0.0.1:{port}/webhooks", "WEBHOOK_SECRET": secret}
-        command = ["-m", "local.receiver", "--port", str(port), "--data", str(self.data / "webhooks")]
-        return self._part("receiver", [*command, "--secret", secret]), port
-
-    def _cloud(self) -> tuple[Part, int] | None:
-        folder = self.data / "cloud"
-        folder.mkdir(exist_ok=True)
-        pubsub, tasks, certs = free_port(), free_port(), free_port()
-        emulator = os.environ.get("PUBSUB_EMULATOR_HOST")
-        command = ["-m", "local.cloud", "--data", str(folder), "--certs-port", str(certs)]
-        command += ["--tasks-port" if emulator is None else "--port", str(tasks)]
-        command += ["--port", str(pubsub)] if emulator is None else ["--without-pubsub"]
-        self._env["TOKEN_CERTS_URL"] = f"http://127.0.0.1:{certs}{CERTS_PATH}"
-        self._env["CLOUD_TASKS_EMULATOR_HOST"] = f"127.0.0.1:{tasks}"
-        self._env["PUBSUB_EMULATOR_HOST"] = emulator or f"127.0.0.1:{pubsub}"
-        return self._part("cloud", command), tasks
+        migrate(connector(self._servers.env["DATABASE_URL"]))
 
     def _part(self, name: str, arguments: list[str], env: dict[str, str] | None = None) -> Part:
         part = Part(name, [sys.executable, *arguments], env or {}, self.data / f"{name}.log")
@@ -267,8 +179,7 @@ class Stack:
                 raise PartFailedError(f"functions/{name}/main.py does not exist, but pipeline.yaml names it")
         ports = {name: self._port if name == "intake" else free_port() for name in self._function_names}
         refuse_taken(ports["intake"])
-        for name, port in ports.items():
-            self._env[f"URL_{name}"] = f"http://127.0.0.1:{port}"
+        self._urls = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
         for name, port in ports.items():
             self._part(name, self._function_command(name, port), self._function_env(name))
         for name, port in ports.items():
@@ -280,21 +191,28 @@ class Stack:
         return ["-m", "functions_framework", *arguments]
 
     def _function_env(self, name: str) -> dict[str, str]:
-        shared = {key: value for key, value in self._env.items() if not key.startswith("URL_")}
-        return shared | {
+        return self._servers.env | {
             "GOOGLE_CLOUD_PROJECT": PROJECT,
             "PIPELINE_FILE": str(self._pipeline_file),
             "PUSH_AUDIENCE": self._url(name),
-            "PUSH_ACCOUNT": SCHEDULER_ACCOUNT if name in SCHEDULED else PUSH_ACCOUNT,
+            "PUSH_ACCOUNT": SCHEDULER_ACCOUNT if name in SCHEDULED else f"{PUSH_ACCOUNT},{TASKS_ACCOUNT}",
+            "TASKS_LOCATION": LOCATION,
+            "TASKS_ACCOUNT": TASKS_ACCOUNT,
+            "STEP_URLS": json.dumps({function: self._url(function) for function in self.pipeline.functions}),
             "CALLERS": '{"anonymous": ["*"]}',
             "THREADS": str(THREADS),
             "POOL_SIZE": str(THREADS),
             "PYTHONPATH": str(ROOT),
         }
 
+    def _create_topology(self) -> None:
+        env = self._servers.env
+        topology.create(self.pipeline, PROJECT, env["PUBSUB_EMULATOR_HOST"], self._push_endpoints(), PUSH_ACCOUNT)
+        topology.create_queues(self.pipeline, PROJECT, LOCATION, env["CLOUD_TASKS_EMULATOR_HOST"])
+
     def _push_endpoints(self) -> dict[str, str]:
         """Where each function's messages are pushed: to it, or through a gateway that signs them."""
-        if "--without-pubsub" not in self.parts["cloud"].command:
+        if not self._servers.other_pubsub:
             return self._urls
         self._gateway = Gateway(self._urls, PUSH_ACCOUNT, Signer(self.data / "cloud"))
         self._gateway.start()
@@ -313,10 +231,9 @@ class Stack:
                 if part.pid is None and name not in self.held and not self._revive(name, part):
                     self.failure = part.failed("has stopped")
                     return
-            for server in self._servers:
-                if server.pid is None:
-                    self.failure = PartFailedError(f"{type(server).__name__} has stopped; its log is in {self.data}")
-                    return
+            if self._servers.dead is not None:
+                self.failure = PartFailedError(f"{self._servers.dead} has stopped; its log is in {self.data}")
+                return
 
     def _revive(self, name: str, part: Part) -> bool:
         """Start a dead function again; whether that was possible."""

@@ -1,10 +1,13 @@
-"""Makes the topics and push subscriptions that Terraform makes in the cloud, from the same pipeline.yaml."""
+"""Makes the topics, push subscriptions and queues that Terraform makes in the cloud, from the same pipeline.yaml."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from google.api_core.exceptions import AlreadyExists, GoogleAPIError
+from google.cloud.tasks_v2 import CloudTasksClient
+from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
+from google.cloud.tasks_v2.types import Queue, RateLimits, RetryConfig
 from google.protobuf.duration_pb2 import Duration
 from google.pubsub_v1.services.publisher import PublisherClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
@@ -14,13 +17,19 @@ from google.pubsub_v1.types import DeadLetterPolicy, ExpirationPolicy, PushConfi
 from grpc import insecure_channel
 
 from shared.errors import UnavailableError
-from shared.pipeline import Pipeline
+from shared.outbox import DELAYED
+from shared.pipeline import Pacing, Pipeline
 
 DEAD_LETTER_TOPIC = "dead-letter"
 MAX_DELIVERIES = 100  # only infrastructure failure is nacked, so this is an outage of minutes to hours
 ACK_MARGIN = 30  # seconds that the ack deadline, which is the push timeout too, is longer than the step's timeout
 TIMEOUT = 10.0  # seconds for each call; a server that has just started takes milliseconds
 MIN_BACKOFF, MAX_BACKOFF = 1, 10  # seconds; 10 and 600 in the cloud, shorter here for the developer's patience
+_QUEUE_RETRY = RetryConfig(  # as a subscription: the function fails a task for the infrastructure's sake only
+    max_attempts=MAX_DELIVERIES,
+    min_backoff=Duration(seconds=MIN_BACKOFF),
+    max_backoff=Duration(seconds=MAX_BACKOFF),
+)
 
 
 def create(pipeline: Pipeline, project: str, emulator: str, endpoints: Mapping[str, str], push_account: str) -> None:
@@ -38,6 +47,37 @@ def create(pipeline: Pipeline, project: str, emulator: str, endpoints: Mapping[s
         raise UnavailableError(f"Pub/Sub at {emulator} cannot be set up ({type(error).__name__})") from None
     finally:
         channel.close()
+
+
+def create_queues(pipeline: Pipeline, project: str, location: str, emulator: str) -> None:
+    """Create or update the queue of delayed dispatches and one for each function whose steps go by Cloud Tasks.
+
+    A queue that was kept gets the pacing that the pipeline now has. Raises UnavailableError when the server at
+    `emulator` does not answer or refuses.
+    """
+    parent = f"projects/{project}/locations/{location}"
+    channel = insecure_channel(emulator)
+    client = CloudTasksClient(transport=CloudTasksGrpcTransport(channel=channel))
+    try:
+        for name, limits in _queues(pipeline).items():
+            queue = Queue(name=f"{parent}/queues/{name}", rate_limits=limits, retry_config=_QUEUE_RETRY)
+            client.update_queue(queue=queue, retry=None, timeout=TIMEOUT)  # creates what does not exist
+    except GoogleAPIError as error:
+        raise UnavailableError(f"Cloud Tasks at {emulator} cannot be set up ({type(error).__name__})") from None
+    finally:
+        channel.close()
+
+
+def _queues(pipeline: Pipeline) -> dict[str, RateLimits]:
+    """Return each queue's limits; what is not given is Cloud Tasks' own default, 500 a second and 1,000 at a time."""
+    queues = {DELAYED: RateLimits()}
+    for step in pipeline.steps:
+        if step.transport == "tasks":
+            pacing = step.pacing or Pacing()
+            queues[step.topic] = RateLimits(
+                max_dispatches_per_second=pacing.per_second or 0, max_concurrent_dispatches=pacing.concurrent or 0
+            )
+    return queues
 
 
 def _create(

@@ -24,3 +24,20 @@ COMMENT ON FUNCTION writer_hands_over IS 'Whether the writer of a row hands it o
 ALTER TABLE outbox ADD COLUMN handed_over boolean NOT NULL DEFAULT false;
 COMMENT ON COLUMN outbox.handed_over IS 'Its writer has handed it over, or was about to when it died; false once given back to the relay.';
 COMMENT ON COLUMN outbox.publish_after IS 'Leased to a publisher until then; of a row due beyond the horizon: when it comes into it.';
+
+CREATE FUNCTION held_lanes(lanes text[], providers text[]) RETURNS text[] LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT coalesce(array_agg(held.lane), '{}')
+    FROM (
+        SELECT h.name AS lane FROM holds AS h WHERE h.kind = 'step'
+        UNION
+        SELECT uses.lane
+        FROM unnest(lanes, providers) AS uses (lane, provider)
+        INNER JOIN holds AS h ON h.kind = 'provider' AND h.name = uses.provider
+    ) AS held
+$$;
+COMMENT ON FUNCTION held_lanes IS 'The steps (type/step) that may not start now: paused, or one of their providers is held; given which step uses which provider.';
+
+CREATE FUNCTION held_tenants() RETURNS text[] LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT coalesce(array_agg(h.name), '{}') FROM holds AS h WHERE h.kind = 'tenant'
+$$;
+COMMENT ON FUNCTION held_tenants IS 'The tenants that are paused.';

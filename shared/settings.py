@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Protocol, Self, TypeVar, overload
@@ -10,8 +11,11 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, model_validator
 
+from shared import ijson
 from shared.durations import duration
-from shared.errors import ConfigError
+from shared.errors import ConfigError, InvalidJsonError
+
+_EMAIL = re.compile(r"[a-z0-9._+-]{1,64}@[a-z0-9-]{1,63}(?:\.[a-z0-9-]{1,63}){0,9}")
 
 
 class Settings(Protocol):
@@ -97,6 +101,23 @@ def http_url(text: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("is not an http or https URL")
     return text.rstrip("/")
+
+
+def email(text: str) -> str:
+    """Return an e-mail address in lower case as it is; raises ValueError for anything else."""
+    if not _EMAIL.fullmatch(text):
+        raise ValueError("is not an e-mail address in lower case")
+    return text
+
+
+def from_json(text: object) -> object:
+    """Read a variable that holds JSON; anything but text is returned as it is. Raises ValueError."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return ijson.parse(text.encode(), max_bytes=100_000)
+    except (InvalidJsonError, UnicodeEncodeError):
+        raise ValueError("is not JSON") from None
 
 
 def _duration(value: object) -> timedelta:

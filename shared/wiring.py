@@ -13,13 +13,14 @@ from werkzeug.wrappers import Request as HttpRequest
 from werkzeug.wrappers import Response
 
 from shared import logs
-from shared.config import DatabaseSettings, ProjectSettings, PushSettings, check_timeouts, load
+from shared.config import DatabaseSettings, DeliverySettings, ProjectSettings, PushSettings, check_timeouts, load
 from shared.database import Connect, Database, connector
 from shared.outbox import Outbox
 from shared.parcel import MAX_BODY_BYTES
 from shared.pipeline import Pipeline
 from shared.problems import problem_of
 from shared.publisher import Publisher
+from shared.tasks import Tasks
 from shared.tokens import TokenVerifier
 
 HttpFunction = Callable[[HttpRequest], Response]
@@ -36,12 +37,15 @@ class Surroundings:
     outbox: Outbox
 
 
-def surroundings(project: ProjectSettings, settings: DatabaseSettings) -> Surroundings:
-    """Build the surroundings; nothing is connected before it is used."""
+def surroundings(project: ProjectSettings, settings: DatabaseSettings, delivery: DeliverySettings) -> Surroundings:
+    """Build the surroundings; nothing is connected before it is used. Raises ConfigError."""
     pipeline = project.pipeline()
     check_timeouts(settings, pipeline)
+    delivery.check(pipeline)
     database = Database(connect_function(settings), settings.pool_size)
-    outbox = Outbox(database, pipeline, Publisher(project.google_cloud_project))
+    name = project.google_cloud_project
+    tasks = Tasks(name, delivery.tasks_location, delivery.tasks_account, delivery.step_urls)
+    outbox = Outbox(database, pipeline, Publisher(name), tasks, shortcut=delivery.publish_at_once)
     return Surroundings(pipeline, database, outbox)
 
 
@@ -88,8 +92,8 @@ def internal_function(
     headers, and returns what to answer with 200. An error is answered as problem+json: 503 for what may be tried again.
     """
     logs.setup()
-    project, database, push = load(ProjectSettings, DatabaseSettings, PushSettings)
-    around, verifier = surroundings(project, database), push.verifier()
+    project, database, delivery, push = load(ProjectSettings, DatabaseSettings, DeliverySettings, PushSettings)
+    around, verifier = surroundings(project, database, delivery), push.verifier()
     check(around.pipeline)
 
     def main(request: HttpRequest) -> Response:

@@ -6,13 +6,13 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Request, Response
 
 from shared import logs
-from shared.config import DatabaseSettings, IntakeSettings, ProjectSettings, load
+from shared.config import DatabaseSettings, DeliverySettings, IntakeSettings, ProjectSettings, load
 from shared.intake import Intake, authenticator, refusal
 from shared.wiring import surroundings
 
 logs.setup()
-project, database, settings = load(ProjectSettings, DatabaseSettings, IntakeSettings)
-around = surroundings(project, database)
+project, database, delivery, settings = load(ProjectSettings, DatabaseSettings, DeliverySettings, IntakeSettings)
+around = surroundings(project, database, delivery)
 intake = Intake(around.outbox, around.pipeline, authenticator(settings))
 
 # The framework has routes and answers of its own; they are the API's here.

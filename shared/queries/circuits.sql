@@ -45,7 +45,7 @@ FROM (
     ) AS first
 ) AS probes
 WHERE x.operation_id = probes.operation_id AND x.step = probes.step
-RETURNING x.operation_id, x.type, x.step, x.dispatch, x.traceparent;
+RETURNING x.operation_id, x.type, x.step, x.dispatch, x.traceparent, CAST(NULL AS timestamptz) AS due_at, x.published;
 
 -- name: list_circuits
 -- Every circuit with failures, open ones first.

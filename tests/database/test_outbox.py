@@ -197,7 +197,7 @@ def test_case_22_many_poison_rows_among_good_ones(kit: Kit, cloud: Cloud, outbox
 def test_case_23_three_relays_one_of_them_paused_after_its_claim(kit: Kit, cloud: Cloud, outbox: Outbox) -> None:
     ids = {kit.accept().operation_id for _ in range(1000)}
     make_due(kit)
-    paused = relay.lease_due_rows(kit.database, 100)  # it leased, and says nothing more
+    paused = relay.lease_due_rows(kit.database, kit.pipeline, 100)  # it leased, and says nothing more
     with ThreadPoolExecutor(2) as pool:
         ticks = list(pool.map(lambda _: relay.run_once(outbox, batch=150), range(2)))
     assert sum(tick.published for tick in ticks) == 900
@@ -215,7 +215,7 @@ def test_case_24_published_but_the_relay_died_so_it_is_published_again_and_runs_
 ) -> None:
     accepted = kit.accept()
     make_due(kit)
-    leased = relay.lease_due_rows(kit.database, 10)
+    leased = relay.lease_due_rows(kit.database, kit.pipeline, 10)
     cloud.publisher.publish("test-only", leased)  # and here it is killed
     make_due(kit)
     assert counts(relay.run_once(outbox)) == (1, 0)
@@ -232,7 +232,7 @@ def test_case_24_published_but_the_relay_died_so_it_is_published_again_and_runs_
 def test_case_24_the_relay_dies_before_it_publishes(kit: Kit, cloud: Cloud, outbox: Outbox) -> None:
     accepted = kit.accept()
     make_due(kit)
-    relay.lease_due_rows(kit.database, 10)
+    relay.lease_due_rows(kit.database, kit.pipeline, 10)
     assert counts(relay.run_once(outbox)) == (0, 0)  # leased for a minute
     assert cloud.arrived() == []
     make_due(kit)

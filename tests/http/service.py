@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from local.parts import Part
 from local.postgres import free_port
 from local.signing import Signer
+from shared.pipeline import Pipeline
 from tests.http.contract import Contract
 from tests.http.proxy import Proxy
 
@@ -162,6 +163,10 @@ def service_for(
         "INTAKE_AUDIENCE": AUDIENCE,
         "TOKEN_CERTS_URL": certs_url,
         "PUBSUB_EMULATOR_HOST": pubsub,
+        "TASKS_LOCATION": "europe-west2",
+        "TASKS_ACCOUNT": "tasks@project.iam.gserviceaccount.com",
+        "STEP_URLS": json.dumps(dict.fromkeys(Pipeline.load(pipeline_file).functions, "https://step.example")),
+        "CLOUD_TASKS_EMULATOR_HOST": f"127.0.0.1:{free_port()}",  # nothing listens: the relay's to hand over
         "THREADS": "8",
         "POOL_SIZE": "8",
         "LOCK_TIMEOUT": "4s",  # a test waits for it
