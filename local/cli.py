@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -20,6 +19,9 @@ from rich.console import Console
 from local import doctor as diagnosis
 from local import screens
 from local.client import AnswerError, Client, key_of
+from local.operating import letters, operations
+from local.operating import pipeline as operated
+from local.operating.surroundings import AsJson, print_json
 from shared import recovery
 from shared.database import Database
 from shared.errors import ConfigError, EchoproofError
@@ -30,13 +32,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 recovery_app = typer.Typer(help="After a restore of the database to an earlier time.", no_args_is_help=True)
-app.add_typer(recovery_app, name="recovery")
 out, err = Console(), Console(stderr=True)
 
 Url = Annotated[str, typer.Option(envvar="ECHOPROOF_URL", help="URL of intake.")]
 Tenant = Annotated[str, typer.Option(envvar="ECHOPROOF_TENANT", help="The tenant to act for.")]
 Token = Annotated[str | None, typer.Option(envvar="ECHOPROOF_TOKEN", help="ID token, where intake wants one.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Port = Annotated[int, typer.Option(min=1, max=65535, help="Port of intake on 127.0.0.1.")]
 LOCAL_URL = "http://127.0.0.1:8080"
 LOCAL_TENANT = "shop"
@@ -182,9 +182,11 @@ def recovery_end() -> None:
     out.print("recovery is off" if was_on else "recovery was not on")
 
 
-def print_json(value: Any) -> None:
-    """Print a value as JSON, unstyled, for scripts."""
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+app.add_typer(letters.app, name="dead-letters")
+app.add_typer(operations.app, name="operations")
+for command in (operated.stats, operated.outbox, operated.pause, operated.resume, operated.pauses):
+    app.command()(command)
+app.add_typer(recovery_app, name="recovery")
 
 
 def _follow(client: Client, operation_id: str) -> Iterator[dict[str, Any]]:
@@ -248,8 +250,8 @@ def main() -> None:
         err.print("stopped, with everything that was started")
         sys.exit(INTERRUPTED)
     except ConfigError as error:
-        err.print(f"[red]{error}[/red]", highlight=False)
+        err.print(str(error), style="red", markup=False, highlight=False)
         sys.exit(UNUSABLE)
     except EchoproofError as error:
-        err.print(f"[red]{error}[/red]", highlight=False)
+        err.print(str(error), style="red", markup=False, highlight=False)
         sys.exit(FAILED)
