@@ -10,11 +10,12 @@ import signal
 import sys
 from pathlib import Path
 
-from benchmarks import claim_settle, intake, relay, report
+from benchmarks import claim_settle, intake, latency, relay, report
 from benchmarks.bench import bench
 from benchmarks.measure import Outcome, measure
 
 FAMILIES = {"intake": intake.comparisons, "steps": claim_settle.comparisons, "relay": relay.comparisons}
+LATENCY = "latency"
 FEWEST_ROUNDS = 5  # what a median is worth anything from
 
 
@@ -24,26 +25,33 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     logging.disable(logging.INFO)
     try:
-        outcomes = _measure(options)
+        outcomes = _measure(options) if set(options.names) != {LATENCY} else []
+        slow = latency.measure() if not options.names or LATENCY in options.names else None
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
-    report.show(outcomes)
+    if outcomes:
+        report.show(outcomes)
+    if slow:
+        print(latency.show(slow))
     if options.rounds < FEWEST_ROUNDS:
         print(f"{options.rounds} rounds only: fewer than {FEWEST_ROUNDS} are no basis for a claim")
     if options.json:
-        options.json.write_text(json.dumps(report.document(outcomes, options.rounds, options.seconds), indent=2))
+        numbers = report.document(outcomes, options.rounds, options.seconds)
+        options.json.write_text(json.dumps(numbers | ({LATENCY: latency.document(slow)} if slow else {}), indent=2))
     return 0
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(FAMILIES)}, or one like intake-1")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join([*FAMILIES, LATENCY])}, or one like intake-1"
+    )
     parser.add_argument("--rounds", type=int, default=FEWEST_ROUNDS)
     parser.add_argument("--seconds", type=float, default=2.0, help="about how long one sample takes")
     parser.add_argument("--json", type=Path, help="write the numbers to this file as well")
     options = parser.parse_args(arguments)
-    if unknown := [name for name in options.names if name.split("-")[0] not in FAMILIES]:
+    if unknown := [name for name in options.names if name.split("-")[0] not in {*FAMILIES, LATENCY}]:
         parser.error(f"unknown: {', '.join(unknown)}")
     return options
 
