@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import random
 import threading
 import time
@@ -14,12 +12,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-import grpc
 import pytest
-from google.pubsub_v1.services.publisher import PublisherClient
-from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
-from google.pubsub_v1.services.subscriber import SubscriberClient
-from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from local.postgres import free_port
 from local.pubsub import PubSubServer
@@ -30,59 +23,11 @@ from shared.pipeline import Pipeline
 from shared.publisher import Dispatch, Publisher, PublishError
 from shared.relay import Tick
 from shared.steps import Outcome
+from tests.database.cloud import Cloud, publisher_client
 from tests.database.kit import PIPELINE, Kit
 
-TOPICS = ("test-only", "test-twin", "test-first", "test-second", "test-left", "test-right", "test-join")
 POISON = "x" * 2000  # an attribute of a message has at most 1,024 bytes
 SCHEDULE = 10.0  # seconds that the random schedule runs
-_projects = itertools.count()
-
-
-def publisher_client(address: str) -> PublisherClient:
-    return PublisherClient(transport=PublisherGrpcTransport(channel=grpc.insecure_channel(address)))
-
-
-class Cloud:
-    """A project of its own on a Pub/Sub server: topics, a subscription each, and what arrived there."""
-
-    def __init__(self, address: str, topics: tuple[str, ...] = TOPICS) -> None:
-        self.project = f"outbox-{next(_projects)}"
-        self.publisher = Publisher(self.project, client=lambda: publisher_client(address))
-        self._admin = publisher_client(address)
-        self._subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=grpc.insecure_channel(address)))
-        for topic in topics:
-            self.create(topic)
-
-    def create(self, topic: str) -> None:
-        name = f"projects/{self.project}/topics/{topic}"
-        self._admin.create_topic(name=name)
-        subscription = {"name": self._subscription(topic), "topic": name, "ack_deadline_seconds": 600}
-        self._subscriber.create_subscription(request=subscription)
-
-    def arrived(self, topic: str = "test-only") -> list[Dispatch]:
-        """Take everything that has arrived in a topic since the last look."""
-        found: list[Dispatch] = []
-        while True:
-            request = {"subscription": self._subscription(topic), "max_messages": 1000, "return_immediately": True}
-            with pytest.warns(DeprecationWarning, match="return_immediately"):  # keeps an empty pull from waiting
-                received = list(self._subscriber.pull(request=request, timeout=30).received_messages)
-            if not received:
-                return found
-            ids = [message.ack_id for message in received]
-            self._subscriber.acknowledge(subscription=self._subscription(topic), ack_ids=ids)
-            found += [_dispatch(json.loads(one.message.data), one.message.attributes) for one in received]
-
-    def close(self) -> None:
-        self._admin.transport.close()  # type: ignore[no-untyped-call]
-        self._subscriber.transport.close()  # type: ignore[no-untyped-call]
-
-    def _subscription(self, topic: str) -> str:
-        return f"projects/{self.project}/subscriptions/{topic}"
-
-
-def _dispatch(data: dict[str, Any], attributes: Any) -> Dispatch:
-    which = UUID(data["operation_id"]), data["type"], data["step"], data["dispatch"]
-    return Dispatch(*which, attributes.get("traceparent"))
 
 
 @pytest.fixture(scope="module")
