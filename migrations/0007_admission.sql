@@ -42,3 +42,6 @@ CREATE INDEX operations_holding_key ON operations (tenant, ordering_key)
 
 CREATE INDEX operations_by_deadline ON operations (deadline)
     WHERE deadline IS NOT NULL AND state IN ('requested', 'running');
+
+ALTER TABLE identities ADD COLUMN pruned_at timestamptz;
+COMMENT ON COLUMN identities.pruned_at IS 'When the record of its operation was pruned; the identity stays for its own, longer time.';

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Iterator
 from typing import Any
 
 from shared.database import Transaction
+from shared.duties import Moved
 from shared.errors import EchoproofError
 from shared.outbox import Outbox
 from shared.pipeline import Pipeline
@@ -54,11 +56,12 @@ def admit_tenant(outbox: Outbox, pipeline: Pipeline, tenant: str) -> int:
     return operations
 
 
-def admit_everywhere(outbox: Outbox, pipeline: Pipeline) -> int:
-    """Admit for every tenant of which something waits, in random order, and return how many operations were."""
+def batches(outbox: Outbox, pipeline: Pipeline, _batch: int) -> Iterator[Moved]:
+    """Admit for every tenant of which something waits, in random order: `admitted`, tenant by tenant."""
     tenants = [row.tenant for row in outbox.database.run("list_waiting_tenants", repeat_if_lost=True)]
     random.shuffle(tenants)  # when the time is up before the end, other tenants are the last the next time
-    return sum(admit_tenant(outbox, pipeline, tenant) for tenant in tenants)
+    for tenant in tenants:
+        yield {"admitted": admit_tenant(outbox, pipeline, tenant)}
 
 
 def _admitted(transaction: Transaction, outbox: Outbox, pipeline: Pipeline, tenant: str) -> list[Dispatch]:

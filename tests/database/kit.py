@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from uuid import UUID
 
 from shared import operations, steps
 from shared.database import Connection, Database, connector
+from shared.duties import Duty
 from shared.identity import Options, Request
+from shared.outbox import Outbox
 from shared.pipeline import Pipeline
 from shared.publisher import Dispatch
 
@@ -41,6 +44,14 @@ operations:
       only: {function: test_dated, deadline: 60s}
 """
 _keys = itertools.count()
+
+
+def drained(duty: Duty, outbox: Outbox, pipeline: Pipeline, batch: int = 200) -> Counter[str]:
+    """Run one duty of reconcile to its end and return what it moved."""
+    moved: Counter[str] = Counter()
+    for counts in duty(outbox, pipeline, batch):
+        moved.update(counts)
+    return moved
 
 
 def pipeline_in(folder: Path) -> Pipeline:

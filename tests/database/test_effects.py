@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from shared import effects, operations, reconcile, recovery, steps
+from shared import effects, operations, recovery, steps
+from shared.duties import expired_leases, lookups
 from shared.effects import ChangedRequestError, EffectRejectedError, EffectUnknownError
 from shared.errors import LeaseLostError, RetryLater, Unresolved
 from shared.outbox import Outbox
@@ -17,7 +18,7 @@ from shared.publisher import Publisher
 from shared.step_context import OpenEffectError, SettlingTransactionError, StepContext
 from shared.steps import Claim
 from shared.steps import Outcome as Ended
-from tests.database.kit import Kit
+from tests.database.kit import Kit, drained
 from tests.database.test_steps import _unreachable
 
 OK = Confirmed({"paid": 1}, "ref-1")
@@ -75,7 +76,8 @@ def pay(kit: Kit, held: Claim, bank: Bank, request: dict[str, Any] = PAY, name: 
 def again(kit: Kit, held: Claim) -> Claim:
     """Let the attempt's process die, and start the next one."""
     kit.expire_leases()
-    reconcile.move_expired_leases(Outbox(kit.database, kit.pipeline, Publisher("t", client=_unreachable)), kit.pipeline)
+    outbox = Outbox(kit.database, kit.pipeline, Publisher("t", client=_unreachable))
+    drained(expired_leases.batches, outbox, kit.pipeline)
     return kit.claimed(kit.dispatches(held.operation_id)[0])
 
 
@@ -325,7 +327,7 @@ def test_case_52_no_step_ends_over_an_open_effect(kit: Kit, ending: str) -> None
         if ending == "lease":
             kit.expire_leases()
             outbox = Outbox(kit.database, kit.pipeline, Publisher("t", client=_unreachable))
-            assert reconcile.move_expired_leases(outbox, kit.pipeline) == (0, 1)
+            assert drained(expired_leases.batches, outbox, kit.pipeline) == {"requeued": 0, "exhausted": 1}
         else:
             kit.fail(held)
     assert kit.states(operation_id) == {"only": "unresolved"}
@@ -427,9 +429,9 @@ def test_an_unresolved_step_is_queued_again_to_look_up_and_then_succeeds(kit: Ki
         pay(kit, second, bank)
     assert kit.fail(second, Ended.UNRESOLVED) == "unresolved"
     outbox = Outbox(kit.database, kit.pipeline, Publisher("t", client=_unreachable))
-    assert reconcile.queue_lookups(outbox, kit.pipeline) == 0  # not yet: it pauses first
+    assert drained(lookups.batches, outbox, kit.pipeline)["looked_up"] == 0  # not yet: it pauses first
     kit.query("UPDATE steps SET finished_at = now() - interval '1 minute'")
-    assert reconcile.queue_lookups(outbox, kit.pipeline) == 1
+    assert drained(lookups.batches, outbox, kit.pipeline)["looked_up"] == 1
     third = kit.claimed(kit.dispatches(operation_id)[0])
     assert pay(kit, third, bank) == {"paid": 1}
     steps.succeed(kit.database, third, None)
@@ -446,12 +448,12 @@ def test_lookups_by_reconcile_are_bounded(kit: Kit) -> None:
         pay(kit, held, bank)
     kit.fail(held, Ended.UNRESOLVED)
     outbox = Outbox(kit.database, kit.pipeline, Publisher("t", client=_unreachable))
-    for _ in range(reconcile.LOOKUPS):
+    for _ in range(lookups.LOOKUPS):
         kit.query("UPDATE steps SET finished_at = now() - interval '1 day'")
-        assert reconcile.queue_lookups(outbox, kit.pipeline) == 1
+        assert drained(lookups.batches, outbox, kit.pipeline)["looked_up"] == 1
         kit.fail(kit.claimed(kit.dispatches(operation_id)[0]), Ended.UNRESOLVED)
     kit.query("UPDATE steps SET finished_at = now() - interval '1 day'")
-    assert reconcile.queue_lookups(outbox, kit.pipeline) == 0
+    assert drained(lookups.batches, outbox, kit.pipeline)["looked_up"] == 0
     assert kit.states(operation_id) == {"only": "unresolved"}
 
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from shared import operations, reconcile, steps
+from shared import operations, steps
+from shared.duties import expired_leases
 from shared.errors import UnavailableError
 from shared.identity import Options, Request
 from shared.operations import Accepted, KeyReusedError
 from shared.outbox import Outbox
 from shared.publisher import Dispatch, Publisher, PublishError
-from tests.database.kit import Kit
+from tests.database.kit import Kit, drained
 from tests.database.rival import Rival, wait_until_blocked
 
 KEY = "order-1"
@@ -82,7 +83,7 @@ def test_case_3_a4_a_changed_request_is_refused_and_the_original_recovers_after_
     kit.claimed(kit.dispatches(operation_id)[0])  # and its holder is killed
     kit.expire_leases()
     outbox = Outbox(kit.database, kit.pipeline, Publisher("echoproof-test", unreachable))
-    reconcile.move_expired_leases(outbox, kit.pipeline)
+    drained(expired_leases.batches, outbox, kit.pipeline)
     kit.query("UPDATE steps SET available_at = now() WHERE state = 'queued'")
     held = kit.claimed(kit.dispatches(operation_id)[0])
     with pytest.raises(KeyReusedError):

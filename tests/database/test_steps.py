@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from shared import operations, reconcile, steps
+from shared import operations, steps
+from shared.duties import expired_leases, startable
 from shared.errors import InvalidJsonError, LeaseLostError
 from shared.identity import Options
 from shared.outbox import Outbox
 from shared.publisher import Dispatch, Publisher
 from shared.steps import Outcome, Refusal
-from tests.database.kit import Kit
+from tests.database.kit import Kit, drained
 
 
 def at_once(*calls: Callable[[], Any]) -> list[Any]:
@@ -39,7 +40,8 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
 def move_expired(kit: Kit) -> tuple[int, int]:
     """Run reconcile's sweep; what it makes due stays in the outbox, because nothing listens."""
     outbox = Outbox(kit.database, kit.pipeline, Publisher("test", client=_unreachable))
-    return reconcile.move_expired_leases(outbox, kit.pipeline)
+    moved = drained(expired_leases.batches, outbox, kit.pipeline)
+    return moved["requeued"], moved["exhausted"]
 
 
 def _unreachable() -> Any:
@@ -343,7 +345,8 @@ def test_the_safety_net_queues_a_waiting_step_whose_needs_are_met(kit: Kit) -> N
     kit.query("UPDATE steps SET needs_left = 0 WHERE step = 'second'")  # as if a release had been missed
     steps.succeed(kit.database, held, None)
     assert kit.states(operation_id) == {"first": "succeeded", "second": "waiting"}
-    assert reconcile.queue_startable_steps(kit.database) == 1
+    outbox = Outbox(kit.database, kit.pipeline, Publisher("test", client=_unreachable))
+    assert drained(startable.batches, outbox, kit.pipeline) == {"started": 1}
     assert kit.states(operation_id) == {"first": "succeeded", "second": "queued"}
     kit.check_invariant()
 

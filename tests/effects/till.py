@@ -13,11 +13,12 @@ from pydantic import SecretStr
 
 from local.faults import Fault
 from local.payments import PaymentServer
-from shared import reconcile
 from shared.database import Connection, Database, Row, connector
+from shared.duties import lookups
 from shared.providers.payments import Payments, PaymentSettings
 from shared.step_context import StepContext
 from shared.step_function import Handler
+from tests.database.kit import drained
 from tests.effects.attempt import Attempt, Death, Place
 from tests.effects.kit import HOUR, EffectsKit, one_effect
 
@@ -87,7 +88,7 @@ class Till(EffectsKit):
     def look_up(self) -> int:
         """Let time pass until unresolved steps are queued to be looked up."""
         self.pass_time()
-        return reconcile.queue_lookups(self.outbox, self.pipeline)
+        return drained(lookups.batches, self.outbox, self.pipeline)["looked_up"]
 
     @property
     def wire(self) -> list[tuple[str, str]]:
