@@ -27,6 +27,8 @@ from shared.shutdown import Shutdown
 from shared.step_context import StepContext
 from shared.wiring import HttpFunction, Surroundings, internal_function
 
+__all__ = ["Delivery", "Handler", "StepFunction", "step_function"]
+
 PIPELINE = "pipeline.yaml"
 log = logging.getLogger(__name__)
 

@@ -7,6 +7,8 @@ import pytest
 
 from shared.database import Database
 from tests.database.kit import Kit, pipeline_in
+from tests.database.line import Line
+from tests.effects.till import Till
 
 
 @pytest.fixture
@@ -14,3 +16,17 @@ def kit(database: Database, database_url: str, tmp_path: Path) -> Iterator[Kit]:
     kit = Kit(database, pipeline_in(tmp_path), database_url)
     yield kit
     kit.close()
+
+
+@pytest.fixture
+def line(database: Database, database_url: str, tmp_path: Path) -> Iterator[Line]:
+    line = Line(database, database_url, tmp_path)
+    yield line
+    line.close()
+
+
+@pytest.fixture
+def till(database: Database, database_url: str, tmp_path: Path) -> Iterator[Till]:
+    till = Till(database, database_url, tmp_path)
+    yield till
+    till.close()
