@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import signal
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from local.postgres import Postgres, free_port, reachable
 from local.signing import CERTS_PATH
 
 BUCKET = "echoproof-artifacts"
+DATABASE_URL_FILE = "database-url"
 
 StartPart = Callable[[str, list[str]], Part]  # starts a process under a name, with the arguments of Python
 
@@ -32,6 +34,8 @@ class Servers:
         self._start_part = start_part
         self._payment_faults = dict(payment_faults)
         self._own: list[Postgres | ObjectServer] = []
+        self._postgres: Postgres | None = None
+        self._postgres_away = False
 
     @property
     def other_pubsub(self) -> bool:
@@ -41,7 +45,8 @@ class Servers:
     @property
     def dead(self) -> str | None:
         """What has stopped by itself, if anything has; the processes started as parts are their starter's to watch."""
-        return next((type(server).__name__ for server in self._own if server.pid is None), None)
+        away = self._postgres if self._postgres_away else None
+        return next((type(one).__name__ for one in self._own if one.pid is None and one is not away), None)
 
     def start(self) -> None:
         """Start what is not given, all from this thread: the kernel ends a process when its starter's thread ends.
@@ -60,6 +65,19 @@ class Servers:
         for server in self._own:
             server.stop()
         self._own.clear()
+        (self._data / DATABASE_URL_FILE).unlink(missing_ok=True)
+
+    def stop_database(self, mode: signal.Signals = signal.SIGQUIT) -> None:
+        """Take the database away until `start_database`: SIGQUIT as a crash does, SIGINT in order."""
+        if self._postgres is not None:
+            self._postgres_away = True
+            self._postgres.stop(mode)
+
+    def start_database(self) -> None:
+        """Bring the database back where it was; raises UnavailableError."""
+        if self._postgres is not None:
+            self._postgres.start()
+            self._postgres_away = False
 
     def _database(self) -> None:
         url = os.environ.get("DATABASE_URL")
@@ -67,7 +85,9 @@ class Servers:
             server = Postgres(reachable(self._data / "postgres"))
             self._own.append(server)
             server.start()
-            url = server.url
+            url, self._postgres = server.url, server
+            # For an operator's command in the folder of the stack: the port is another one each time.
+            (self._data / DATABASE_URL_FILE).write_text(f"{url}\n")
         self.env["DATABASE_URL"] = url
 
     def _objects(self) -> None:

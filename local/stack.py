@@ -153,6 +153,14 @@ class Stack:
         self.parts[name].start()
         self.held.discard(name)
 
+    def stop_database(self) -> None:
+        """Crash the database (an immediate shutdown) and keep it away until `start_database`."""
+        self._servers.stop_database()
+
+    def start_database(self) -> None:
+        """Start the database again where it was."""
+        self._servers.start_database()
+
     @property
     def _function_names(self) -> tuple[str, ...]:
         return (*PLUMBING, *self.pipeline.functions)

@@ -17,6 +17,7 @@ from uuid import UUID
 import typer
 from rich.console import Console
 
+from local.servers import DATABASE_URL_FILE
 from shared.config import DatabaseSettings, load
 from shared.database import Database
 from shared.pipeline import Pipeline
@@ -27,7 +28,7 @@ Actor = Annotated[str, typer.Option(envvar="ECHOPROOF_ACTOR", help="Who decides;
 Reason = Annotated[str, typer.Option(help="Why: it is kept in the audit.", show_default=False)]
 
 REFUSED = 1  # it was not done, or not all of it
-STACK_DATABASE = Path(".echoproof/database-url")  # written by `echoproof up`
+STACK_DATABASE = Path(".echoproof", DATABASE_URL_FILE)  # written by `echoproof up`
 
 PIPELINE_FILE = Path(__file__).resolve().parents[2] / "pipeline.yaml"
 
