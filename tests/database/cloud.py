@@ -90,7 +90,7 @@ class Queues:
 
     def create(self, queue: str) -> None:
         name = f"{self._parent}/queues/{queue}"
-        self.client.create_queue(parent=self._parent, queue={"name": name})
+        self.client.create_queue(request={"parent": self._parent, "queue": {"name": name}})
         self.client.pause_queue(name=name)
 
     def tasks(self, client: Any = None) -> Tasks:

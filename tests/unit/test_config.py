@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from shared.config import (
     DatabaseSettings,
+    DeliverySettings,
     IntakeSettings,
     ProjectSettings,
     PushSettings,
@@ -28,6 +29,11 @@ CLOUD_SQL = {
     "DATABASE_USER": "intake@project.iam",
 }
 PUSH = {"PUSH_AUDIENCE": "https://f.example", "PUSH_ACCOUNT": "push@project.iam.gserviceaccount.com"}
+DELIVERY = {
+    "TASKS_LOCATION": "europe-west2",
+    "TASKS_ACCOUNT": "tasks@project.iam.gserviceaccount.com",
+    "STEP_URLS": '{"invoice_record": "https://record.example", "other": "http://127.0.0.1:1"}',
+}
 INTAKE = {
     "CALLERS": '{"app@project.iam.gserviceaccount.com": ["shop", "shop-2"], "ops@example.com": ["*"]}',
     "INTAKE_AUDIENCE": "https://intake.example",
@@ -233,3 +239,37 @@ def test_settings_are_frozen() -> None:
 def test_the_environment_of_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", URL)
     assert load(DatabaseSettings)[0].database_url is not None
+
+
+def test_delivery() -> None:
+    (delivery,) = load(DeliverySettings, env=DELIVERY)
+    assert delivery.step_urls == {"invoice_record": "https://record.example", "other": "http://127.0.0.1:1"}
+    assert delivery.publish_at_once
+    assert not load(DeliverySettings, env=DELIVERY | {"PUBLISH_AT_ONCE": "false"})[0].publish_at_once
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("TASKS_LOCATION", "", "TASKS_LOCATION: is not set; set it to the queues' region, like europe-west2"),
+        ("TASKS_LOCATION", "Europe", "TASKS_LOCATION: "),
+        ("TASKS_ACCOUNT", "tasks", "TASKS_ACCOUNT: is not an e-mail address in lower case"),
+        ("STEP_URLS", "", "STEP_URLS: is not set"),
+        ("STEP_URLS", "{", "STEP_URLS: is not JSON"),
+        ("STEP_URLS", '["https://a.example"]', "STEP_URLS: "),
+        ("STEP_URLS", '{"a": 1}', "STEP_URLS: "),
+        ("STEP_URLS", '{"a": "http://a.example"}', "STEP_URLS: must be https, unless the server is on this machine"),
+        ("PUBLISH_AT_ONCE", "perhaps", "PUBLISH_AT_ONCE: "),
+    ],
+)
+def test_a_wrong_delivery(name: str, value: str, problem: str) -> None:
+    found = problems(DeliverySettings, **DELIVERY | {name: value})
+    assert len(found) == 1
+    assert found[0].startswith(problem)
+
+
+def test_every_step_function_needs_its_url() -> None:
+    pipeline = load(ProjectSettings, env={"GOOGLE_CLOUD_PROJECT": "local"})[0].pipeline()
+    with pytest.raises(ConfigError) as caught:
+        load(DeliverySettings, env=DELIVERY)[0].check(pipeline)
+    assert caught.value.problems[0].startswith("STEP_URLS: has no URL of invoice_collect, invoice_render, ")
