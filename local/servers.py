@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 import json
 import os
-import signal
 import secrets
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
