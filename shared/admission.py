@@ -43,17 +43,26 @@ def admit_tenant(outbox: Outbox, pipeline: Pipeline, tenant: str) -> int:
     One at a time admits for a tenant, so that its limit holds. Who finds another at it leaves everything to the other,
     who looks again after its commit, when it no longer stands in anybody's way: no room goes unseen.
     """
-    operations = 0
-    limit = pipeline.limits.in_flight_per_tenant
+    which = _which(pipeline, tenant)
+    operations = fruitless = 0
     for _ in range(ROUNDS):
-        if not outbox.database.run("may_admit", repeat_if_lost=True, tenant=tenant, in_flight=limit)[0].may:
+        if not outbox.database.run("may_admit", repeat_if_lost=True, **which)[0].may:
             break
-        admitted = outbox.database.in_transaction(lambda opened: _admitted(opened, outbox, pipeline, tenant))
+        admitted = outbox.database.in_transaction(lambda opened: _admitted(opened, outbox.writer_lease, which))
+        if admitted is None:
+            break
         outbox.publish_at_once(admitted)
         operations += len({dispatch.operation_id for dispatch in admitted})
-        if not admitted:
+        # Nothing, twice: the key is locked by an acceptance or a review, which admits when it is done.
+        fruitless = 0 if admitted else fruitless + 1
+        if fruitless > 1:
             break
     return operations
+
+
+def _which(pipeline: Pipeline, tenant: str) -> dict[str, Any]:
+    limit = pipeline.limits.in_flight_per_tenant
+    return {"tenant": tenant, "in_flight": limit, "going_on": pipeline.going_on_in_review}
 
 
 def batches(outbox: Outbox, pipeline: Pipeline, _batch: int) -> Iterator[Moved]:
@@ -64,16 +73,12 @@ def batches(outbox: Outbox, pipeline: Pipeline, _batch: int) -> Iterator[Moved]:
         yield {"admitted": admit_tenant(outbox, pipeline, tenant)}
 
 
-def _admitted(transaction: Transaction, outbox: Outbox, pipeline: Pipeline, tenant: str) -> list[Dispatch]:
+def _admitted(transaction: Transaction, writer_lease: float, which: dict[str, Any]) -> list[Dispatch] | None:
+    """Admit a batch and return its dispatches; None when somebody else admits for the tenant."""
+    tenant, going_on = which["tenant"], which["going_on"]
     if not transaction.run("lock_admission", tenant=tenant)[0].locked:
-        return []
-    which: dict[str, Any] = {"tenant": tenant, "batch": BATCH, "going_on": pipeline.going_on_in_review}
-    keys = [row.ordering_key for row in transaction.run("lock_free_keys", **which)]
-    rows = transaction.run(
-        "admit_operations",
-        ordering_keys=keys,
-        in_flight=pipeline.limits.in_flight_per_tenant,
-        writer_lease=outbox.writer_lease,
-        **which,
-    )
+        return None
+    free = transaction.run("lock_free_keys", tenant=tenant, going_on=going_on, batch=BATCH)
+    keys = [row.ordering_key for row in free]
+    rows = transaction.run("admit_operations", **which, ordering_keys=keys, batch=BATCH, writer_lease=writer_lease)
     return [Dispatch(*row) for row in rows]

@@ -1,7 +1,14 @@
 -- Which accepted operations may start. An operation waits while admitted_at is null and its state is requested.
 
 -- name: may_admit
--- Whether something of the tenant is due and waits, and the tenant has room: cheap, and may say yes in vain.
+-- Whether something of the tenant may start: it is due, is not behind another of its key, and the tenant has room.
+WITH held AS (
+    SELECT o.ordering_key
+    FROM operations AS o
+    WHERE o.tenant = :tenant AND o.ordering_key IS NOT NULL AND o.state IN ('requested', 'running', 'needs_review')
+        AND (o.admitted_at IS NOT NULL OR o.state <> 'requested')
+        AND NOT (o.state = 'needs_review' AND o.type = ANY(CAST(:going_on AS text[])))
+)
 SELECT (
         EXISTS (
             SELECT FROM operations AS o
@@ -11,6 +18,7 @@ SELECT (
             SELECT FROM operations AS o
             WHERE o.tenant = :tenant AND o.admitted_at IS NULL AND o.state = 'requested'
                 AND o.ordering_key IS NOT NULL AND o.starts_at <= now()
+                AND o.ordering_key NOT IN (SELECT held.ordering_key FROM held)
         )
     ) AND (CAST(:in_flight AS int) IS NULL OR (
         SELECT count(*) FROM (
@@ -22,7 +30,7 @@ SELECT (
     ) < CAST(:in_flight AS int)) AS may;
 
 -- name: lock_admission
--- Makes this transaction the one that admits for the tenant, if none does: it looks again when it is done.
+-- Makes this transaction the one that admits for the tenant, if none does: whoever does looks again after its end.
 SELECT pg_try_advisory_xact_lock(hashtextextended('admission of ' || :tenant, 0)) AS locked;
 
 -- name: lock_free_keys

@@ -74,9 +74,26 @@ LEFT JOIN operations AS o ON o.id = i.operation_id
 WHERE i.tenant = :tenant AND i.type = :type AND i.key = :key;
 
 -- name: read_operation
--- One operation of a tenant with its steps, attempts and open review rows as JSON.
+-- One operation of a tenant with its steps as JSON, and what it waits for to be admitted.
 SELECT o.id, o.tenant, o.type, o.key, o.state, o.accepted_at, o.finished_at, o.cancel_requested_at, o.not_before,
     o.deadline, o.ordering_key,
+    CASE
+        WHEN o.state <> 'requested' THEN NULL
+        WHEN o.starts_at > now() THEN 'not_before'
+        WHEN o.admitted_at IS NOT NULL THEN NULL
+        WHEN EXISTS (
+            SELECT FROM operations AS holder
+            WHERE holder.tenant = o.tenant AND holder.ordering_key = o.ordering_key
+                AND holder.state IN ('requested', 'running', 'needs_review')
+                AND (holder.admitted_at IS NOT NULL OR holder.state <> 'requested')
+        ) OR EXISTS (
+            SELECT FROM operations AS earlier
+            WHERE earlier.tenant = o.tenant AND earlier.ordering_key = o.ordering_key
+                AND earlier.position < o.position AND earlier.admitted_at IS NULL AND earlier.state = 'requested'
+                AND earlier.starts_at <= now()
+        ) THEN 'ordering_key'
+        ELSE 'tenant_limit'
+    END AS waiting_for,
     (
         SELECT json_agg(json_build_object(
             'step', s.step, 'state', s.state, 'attempt', s.attempt, 'failures', s.failures,

@@ -133,12 +133,14 @@ class Kit:
         return [Dispatch(*row) for row in rows]
 
     def owners(self) -> list[list[Any]]:
-        """Unfinished steps with how many owners each has: an outbox row, a lease, an open review row, or a need."""
+        """Unfinished steps with how many owners each has: an outbox row, a lease, an open review row, or a need
+        (a step's, or an operation's for its admission)."""
         return self.query("""
             SELECT s.operation_id, s.step, s.state,
                 (x.operation_id IS NOT NULL)::int + (s.state = 'running')::int + (d.id IS NOT NULL)::int
-                    + (s.state = 'waiting' AND s.needs_left > 0)::int AS owners
+                    + (s.state = 'waiting' AND (s.needs_left > 0 OR o.admitted_at IS NULL))::int AS owners
             FROM steps s
+            JOIN operations o ON o.id = s.operation_id
             LEFT JOIN outbox x USING (operation_id, step)
             LEFT JOIN dead_letters d ON d.operation_id = s.operation_id AND d.step = s.step
                 AND d.generation = s.generation AND d.state = 'open'
