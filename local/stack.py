@@ -6,6 +6,7 @@ A function that dies is started again, as Cloud Run would; a server that dies en
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import threading
@@ -98,6 +99,11 @@ class Stack:
         return Addresses(
             self._url("intake"), env["DATABASE_URL"], env.get("SENT_LOG_URL"), env.get("PAYMENTS_URL"), receiver
         )
+
+    @property
+    def pubsub(self) -> str:
+        """Address of Pub/Sub, host:port."""
+        return self._servers.env["PUBSUB_EMULATOR_HOST"]
 
     @property
     def objects_url(self) -> str:
@@ -208,6 +214,7 @@ class Stack:
             "TASKS_ACCOUNT": TASKS_ACCOUNT,
             "STEP_URLS": json.dumps({function: self._url(function) for function in self.pipeline.functions}),
             "CALLERS": '{"anonymous": ["*"]}',
+            "SHUTDOWN_GRACE": os.environ.get("SHUTDOWN_GRACE", "1s"),  # somebody waits for the stack's end
             "THREADS": str(THREADS),
             "POOL_SIZE": str(THREADS),
             "PYTHONPATH": str(ROOT),

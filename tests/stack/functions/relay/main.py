@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from shared import relay
-from shared.config import ProjectSettings, load
+from shared.config import DeliverySettings, ProjectSettings, load
 from shared.outbox import Outbox
 from shared.publisher import TIMEOUT, Dispatch, Publisher
+from shared.tasks import Tasks
 from shared.wiring import Surroundings, internal_function
 from tests.stack import faults
 
@@ -22,13 +23,15 @@ class DyingPublisher(Publisher):
             faults.die()
 
 
-(project,) = load(ProjectSettings)
-publisher = DyingPublisher(project.google_cloud_project)
+project, delivery = load(ProjectSettings, DeliverySettings)
+name = project.google_cloud_project
+publisher = DyingPublisher(name)
+tasks = Tasks(name, delivery.tasks_location, delivery.tasks_account, delivery.step_urls)
 
 
 def tick(around: Surroundings, _body: bytes, _headers: dict[str, str]) -> dict[str, Any]:
     """Run one tick with the publisher that may die."""
-    return vars(relay.run_once(Outbox(around.database, around.pipeline, publisher)))
+    return vars(relay.run_once(Outbox(around.database, around.pipeline, publisher, tasks)))
 
 
 main = internal_function(tick)
