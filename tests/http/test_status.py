@@ -233,3 +233,27 @@ def test_what_cannot_be_published_at_once_is_given_to_the_relay(service: Service
     path = submit(service)  # the Pub/Sub server here has no topics
     due = f"SELECT publish_after <= now(), published FROM outbox WHERE operation_id = '{identifier(path)}'"
     assert kit.query(due) == [[True, 0]]
+
+
+def test_an_operation_behind_another_of_its_key_says_so_and_starts_when_that_is_cancelled(service: Service) -> None:
+    first, second = submit(service, ordering_key="account-7"), submit(service, ordering_key="account-7")
+    assert [step["state"] for step in service.get(first).json["steps"]] == ["queued"]
+    told = service.get(second)
+    assert (told.json["ordering_key"], told.json["waiting_for"]) == ("account-7", "ordering_key")
+    assert told.json["steps"][0]["state"] == "waiting"
+    assert service.cancel(first).status == 200
+    started = service.get(second)
+    assert "waiting_for" not in started.json
+    assert started.json["steps"][0]["state"] == "queued"
+    assert started.headers["ETag"] != told.headers["ETag"]
+
+
+def test_a_repeated_request_for_one_that_waits_is_answered_as_ever(service: Service) -> None:
+    submit(service, ordering_key="account-8")
+    body = {"type": "test.single", "input": {"n": 1}, "ordering_key": "account-8"}
+    accepted = service.post(body, "waits-twice")
+    again = service.post(body, "waits-twice")
+    assert (accepted.status, again.status) == (202, 200)
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert (again.json["id"], again.json["waiting_for"]) == (accepted.json["id"], "ordering_key")
+    assert service.post(body | {"ordering_key": "account-9"}, "waits-twice").status == 422
