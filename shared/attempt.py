@@ -18,7 +18,7 @@ from typing import Any
 
 from shared import retry, steps
 from shared.database_errors import PASSING, SerializationError
-from shared.errors import EchoproofError, LeaseLostError, PermanentError, RetryLater, Unresolved
+from shared.errors import EchoproofError, InvalidInputError, LeaseLostError, PermanentError, RetryLater, Unresolved
 from shared.outbox import Outbox
 from shared.publisher import Dispatch
 from shared.step_context import StepContext
@@ -111,7 +111,7 @@ class Attempt:
 
     def _fail(self, error: Exception) -> Settled:
         outcome, delay = judge(self._held, error)
-        kind = type(error).__name__
+        kind = "incompatible" if outcome is Outcome.INCOMPATIBLE else type(error).__name__
         # Another library's message may hold input or credentials: only our own are kept.
         text = str(error) if isinstance(error, EchoproofError) else "see the logs of this attempt"
         log.warning("attempt failed: %s (%s)", outcome, kind, exc_info=error)
@@ -167,6 +167,8 @@ def judge(held: Claim, error: Exception) -> tuple[Outcome, timedelta]:
         return Outcome.UNRESOLVED, timedelta(0)
     if isinstance(error, RetryLater) and error.after is not None:
         return Outcome.WAIT, retry.clamp(error.after)
+    if isinstance(error, InvalidInputError) and (held.attempt > 1 or held.results):
+        return Outcome.INCOMPATIBLE, timedelta(0)  # it was taken before: what has changed is the code
     if isinstance(error, PermanentError) or _named(error) & set(held.policy.permanent):
         return Outcome.FAILED, timedelta(0)
     return Outcome.RETRY, retry.backoff(held.policy.backoff, held.failures, random.SystemRandom())

@@ -54,6 +54,14 @@ class PermanentError(EchoproofError):
     """
 
 
+class InvalidInputError(PermanentError):
+    """The operation's input is not valid.
+
+    As a handler's outcome: the step fails. When an earlier attempt or step of the operation took the same input, a
+    deploy has changed what is taken, and the step goes to review as incompatible.
+    """
+
+
 class ConflictError(EchoproofError):
     """Somebody else has moved on in the meantime."""
 

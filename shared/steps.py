@@ -57,6 +57,7 @@ class Outcome(StrEnum):
     HANDED_BACK = "handed_back"
     FAILED = "failed"
     UNRESOLVED = "unresolved"
+    INCOMPATIBLE = "incompatible"  # ends exhausted, for review
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from shared.addresses import is_email
-from shared.errors import PermanentError
+from shared.errors import InvalidInputError
 
 MAX_PENCE = 2**53 - 1  # the largest integer that every JSON reader keeps exact (RFC 7493)
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
@@ -25,10 +25,6 @@ _RULES = {
     "string_pattern_mismatch": "must be letters, digits and . _ / -, at most 64",
 }
 _EARLIEST, _LATEST = 1900, 2199  # years; keeps every date far from the edges of all date types on the way
-
-
-class InvalidInputError(PermanentError):
-    """The operation's input is not valid."""
 
 
 class Strict(BaseModel):

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from shared.errors import sanitise
+from shared.errors import InvalidInputError, sanitise
 from shared.invoicing.document import InvoiceInput
-from shared.invoicing.fields import InvalidInputError, read
+from shared.invoicing.fields import read
 from shared.invoicing.orderfile import Order, Row
 
 # The shop's customers are numbers. The names are made up, some in other scripts on purpose; no mail ever

@@ -23,18 +23,12 @@ class Event:
 def events(found: dict[str, Any]) -> list[Event]:
     """Return the events of an operation, oldest first; what is still under way comes with its start."""
     told = [*_operation(found)]
-    for attempt in found["attempts"]:
-        told.append(_attempt(attempt))
-    for step in found["steps"]:
-        told += _under_way(step)
-    for effect in found["effects"]:
-        told += _effect(effect)
-    for row in found["outbox"]:
-        told.append(_outbox(row))
-    for letter in found["dead_letters"]:
-        told += _letter(letter)
-    for action in found["reviews"]:
-        told.append(_action(action))
+    told += [_attempt(attempt) for attempt in found["attempts"]]
+    told += [event for step in found["steps"] for event in _under_way(step)]
+    told += [event for effect in found["effects"] for event in _effect(effect)]
+    told += [_outbox(row) for row in found["outbox"]]
+    told += [event for letter in found["dead_letters"] for event in _letter(letter)]
+    told += [_action(action) for action in found["reviews"]]
     return sorted(told, key=lambda event: event.at)
 
 

@@ -11,14 +11,16 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from shared import admission, reconcile, steps
-from shared.errors import ConflictError, EchoproofError, InvalidRequestError, NotFoundError
+from shared import admission, steps
+from shared.duties import lookups
+from shared.errors import ConflictError, EchoproofError, InvalidInputError, InvalidRequestError, NotFoundError
 from shared.identity import Options
 from shared.pipeline import Pipeline
 from shared.review import decide, plan, reading
 from shared.review.decide import By, Declared, PlanAgedError, RefusedError, Seen
 from shared.review.plan import Mode, Plan
 from shared.steps import Refusal
+from tests.database.kit import drained
 from tests.effects.till import Till
 
 ADA = By("ada@example.com", "the bank is back")
@@ -205,6 +207,23 @@ def test_case_45_a_step_that_the_pipeline_no_longer_has_is_incompatible(till: Ti
     assert shown.refusal == "incompatible: pipeline.yaml no longer has the step test.single/only"
     with pytest.raises(RefusedError, match="incompatible"):
         decide.replay(till.database, later, operation_id, "only", seen(shown), ADA)
+
+
+def test_case_45_an_input_that_the_code_no_longer_takes_is_incompatible_after_a_replay(till: Till) -> None:
+    def takes_more(_: object) -> dict[str, object]:
+        raise InvalidInputError("currency: is missing")
+
+    fresh = till.accept().operation_id
+    assert till.run(fresh, takes_more) == "failed"  # the caller's mistake
+    operation_id = unresolved(till)
+    replay(till, operation_id)
+    till.query("UPDATE effects SET state = 'not_sent', unaccounted = 0, unknown_since = NULL")
+    assert till.run(operation_id, takes_more) == "exhausted"
+    letter = reading.letters(till.database).items[0]
+    assert (letter.cause, letter.error) == ("incompatible", "currency: is missing")
+    replay(till, operation_id)  # the code takes it again
+    assert till.run(operation_id) == "succeeded"
+    assert till.paid == 1
 
 
 def test_case_46_a_replay_waits_while_a_newer_operation_of_its_ordering_key_is_under_way(till: Till) -> None:

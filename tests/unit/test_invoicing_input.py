@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.addresses import is_email
+from shared.errors import InvalidInputError
 from shared.invoicing.document import MAX_LINES, InvoiceInput, document_number, pounds
-from shared.invoicing.fields import InvalidInputError, read
+from shared.invoicing.fields import read
 from shared.invoicing.report import ReportInput
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
