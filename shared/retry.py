@@ -50,6 +50,18 @@ def parse_retry_after(value: str | None, now: datetime) -> timedelta | None:
     return clamp((then if then.tzinfo else then.replace(tzinfo=UTC)) - now)
 
 
+def answered_at(date: str | None) -> datetime:
+    """Return when an answer was made, by its Date header: the clock that its Retry-After was read from.
+
+    Without one that can be read, by the clock of this process.
+    """
+    try:
+        then = parsedate_to_datetime(date or "")
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return datetime.now(UTC)
+    return then if then.tzinfo else then.replace(tzinfo=UTC)
+
+
 def clamp(wait: timedelta) -> timedelta:
     """Return a wait that was asked for, within `SHORTEST_WAIT` and `LONGEST_WAIT`."""
     return min(max(wait, SHORTEST_WAIT), LONGEST_WAIT)

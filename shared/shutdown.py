@@ -22,6 +22,7 @@ from shared.errors import EchoproofError
 
 GRACE = timedelta(seconds=8)  # Cloud Run kills ten seconds after SIGTERM; handing back takes milliseconds
 LOOK_EVERY = 0.02  # seconds between looks whether gunicorn has set its handler; it does within milliseconds of the fork
+LAST_ANSWERS = 0.5  # seconds for answers that are being written
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +71,8 @@ class Shutdown:
         self._master = os.getpid()
         os.register_at_fork(after_in_child=self._forked)
 
-    def end(self) -> None:
-        """Wait until nothing is under way, for the grace at most, and hand back what still is."""
+    def end(self) -> bool:
+        """Wait until nothing is under way, for the grace at most, hand back what still is, and say whether any was."""
         until = time.monotonic() + self._grace
         with self._changed:
             while self._running and (left := until - time.monotonic()) > 0:
@@ -82,6 +83,7 @@ class Shutdown:
                 held.hand_back()
             except EchoproofError as error:  # its lease runs out, and reconcile finds it
                 log.warning("not handed back: %s", error)
+        return bool(late)
 
     def _forked(self) -> None:
         self._inherited = signal.getsignal(signal.SIGTERM)
@@ -112,8 +114,11 @@ class Shutdown:
     def _finish(self) -> None:
         self._told.get()
         log.info("shutting down")
-        self.end()
+        late = self.end()
         self._over = True
         main = threading.main_thread().ident
         if main is not None:
             signal.pthread_kill(main, signal.SIGTERM)
+        if late:  # their handlers hold nothing any more; gunicorn would wait for them, up to thirty seconds
+            time.sleep(LAST_ANSWERS)
+            os._exit(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Any
 
 import stripe
@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, SecretStr
 from shared import ijson
 from shared.providers import Absent, Ambiguous, Confirmed, Found, Lookup, NotKnown, NotSent, Outcome, Rejected
 from shared.providers.http import NoAnswerError, NotReachedError, exchange
-from shared.retry import parse_retry_after
+from shared.retry import answered_at, parse_retry_after
 from shared.settings import Duration, EnvironmentSettings, http_url
 
 ESSENCE = ("amount", "currency", "payment_method", "customer")
@@ -143,7 +143,7 @@ def _outcome(error: stripe.StripeError) -> Outcome:
         return Ambiguous(f"no answer: {error.__cause__}")
     status, code = error.http_status or 0, _code(error.code)
     headers: Mapping[str, str] = error.headers or {}
-    after = parse_retry_after(headers.get("retry-after"), datetime.now(UTC))
+    after = parse_retry_after(headers.get("retry-after"), answered_at(headers.get("date")))
     if status == 429 or isinstance(error, stripe.RateLimitError):  # which once was a 400
         return NotSent("429", after)
     if status in (401, 403):  # refused before anything ran; somebody mends the key, and the step goes on

@@ -13,7 +13,7 @@ from standardwebhooks import Webhook as Signature
 from shared import ijson
 from shared.providers import Ambiguous, Confirmed, Lookup, NotKnown, NotSent, Outcome, Rejected
 from shared.providers.http import NoAnswerError, NotReachedError, exchange
-from shared.retry import parse_retry_after
+from shared.retry import answered_at, parse_retry_after
 from shared.settings import Duration, EnvironmentSettings, http_url
 
 SECRET_BYTES = range(24, 65)  # Standard Webhooks, "Signature scheme": between 24 and 64 bytes
@@ -87,7 +87,7 @@ class Webhook:
             return Ambiguous(f"no answer: {error}")
         if 200 <= answer.status < 300:
             return Confirmed({"webhook_id": identifier, "status": answer.status}, identifier)
-        after = parse_retry_after(answer.headers.get("retry-after"), now)
+        after = parse_retry_after(answer.headers.get("retry-after"), answered_at(answer.headers.get("date")))
         if answer.status == 410:  # Gone: the receiver wants no more, says the specification
             return Rejected("410")
         if answer.status >= 500 or answer.status in (408, 409):

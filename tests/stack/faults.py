@@ -36,6 +36,31 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def meet(ctx: Any, place: str) -> None:
+    """Do here, in a step's first run, what the key says: `kill.<place>-…`, `term.<place>-…`, `deaf.<place>-…`.
+
+    kill: SIGKILL. term: SIGTERM to this process, and go on as soon as the handler can see it. deaf: the same, and take
+    no notice of it. Places after the handler are met by `function`.
+    """
+    what, _, where = ctx.key.partition("-")[0].partition(".")
+    if not ctx.first_run:
+        return
+    _current.point = f"{what}.{where}"
+    if where != place:
+        return
+    _current.point = ""
+    _strike(what)
+    until = time.monotonic() + STALL
+    while what == "term" and not ctx.stopping and time.monotonic() < until:
+        time.sleep(0.01)
+    if what == "deaf":
+        wait_for(flag(f"go-{ctx.key}"))
+
+
+def _strike(what: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL if what == "kill" else signal.SIGTERM)
+
+
 def handler(work: Callable[[Any], dict[str, Any] | None]) -> Callable[[Any], dict[str, Any] | None]:
     """Return the handler, which dies before or after its work when the operation's key says so."""
 
@@ -44,7 +69,7 @@ def handler(work: Callable[[Any], dict[str, Any] | None]) -> Callable[[Any], dic
         if point == "claimed":
             die()
         if point == "stalled":
-            _wait_for(flag(f"go-{ctx.key}"))
+            wait_for(flag(f"go-{ctx.key}"))
         result = work(ctx)
         if point == "handled":
             die()
@@ -61,6 +86,8 @@ def function(main: HttpFunction) -> HttpFunction:
     def publish(self: Outbox, dispatches: Sequence[Dispatch]) -> None:
         if getattr(_current, "point", "") == "committed":
             die()
+        if getattr(_current, "point", "").endswith(".committed"):
+            _strike(_current.point.partition(".")[0])
         publish_at_once(self, dispatches)
 
     Outbox.publish_at_once = publish  # type: ignore[method-assign]
@@ -73,12 +100,14 @@ def function(main: HttpFunction) -> HttpFunction:
         response = main(Request({**request.environ, "wsgi.input": io.BytesIO(body)}))
         if _current.point == "answered":
             die()
+        if _current.point.endswith(".answered"):
+            _strike(_current.point.partition(".")[0])
         return response
 
     return answer
 
 
-def _wait_for(path: Path) -> None:
+def wait_for(path: Path) -> None:
     until = time.monotonic() + STALL
     while not path.exists() and time.monotonic() < until:
         time.sleep(0.02)

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -20,9 +21,10 @@ from uuid import UUID
 import requests
 
 from local.client import Client, Submitted
+from local.parts import Part
 from local.postgres import free_port
 from local.signing import Signer
-from local.stack import PUSH_ACCOUNT, ROOT, Stack
+from local.stack import PLUMBING, PUSH_ACCOUNT, ROOT, Stack
 from shared import envelope, operations
 from shared.database import Connection, Database, connector
 from shared.identity import Options, Request
@@ -31,7 +33,6 @@ from tests.stack import faults
 
 HERE = Path(__file__).parent
 PIPELINE = HERE / "pipeline.yaml"
-REAL = ("intake", "reconcile", "dead_letter")
 TICK = 0.5  # seconds between two calls of relay and reconcile
 PATIENCE = 45.0  # seconds; recovery takes seven, on a machine that is busy with something else some more
 TIMEOUTS = {  # shorter than the test pipeline's leases
@@ -54,18 +55,19 @@ def folder_for_all() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def functions_in(folder: Path) -> Path:
+def functions_in(folder: Path, own: str = "functions") -> Path:
     """Gather the test's functions and the real ones in one folder."""
-    shutil.copytree(HERE / "functions", folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in REAL:
-        (folder / name).symlink_to(ROOT / "functions" / name)
+    shutil.copytree(HERE / own, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in PLUMBING:
+        if not (folder / name).exists():
+            (folder / name).symlink_to(ROOT / "functions" / name)
     return folder
 
 
 class Rig:
     """One running stack."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pipeline: Path = PIPELINE, functions: str = "functions") -> None:
         self.flags = folder / "flags"
         self.flags.mkdir()
         os.environ.update({faults.FLAGS: str(self.flags), **TIMEOUTS})
@@ -73,9 +75,10 @@ class Rig:
             folder / "data",
             port=free_port(),
             tick=TICK,
-            pipeline_file=PIPELINE,
-            functions=functions_in(folder / "functions"),
+            pipeline_file=pipeline,
+            functions=functions_in(folder / "functions", functions),
         )
+        self._others: list[Part] = []
         self.stack.start()
         url = self.stack.addresses.database
         self.client = Client(self.stack.addresses.intake, TENANT)
@@ -86,6 +89,9 @@ class Rig:
     def close(self) -> None:
         self._raw.close()
         self.database.close()
+        for part in self._others:
+            part.kill()
+            part.wait_stopped()
         self.stack.stop()
         for name in (faults.FLAGS, *TIMEOUTS):
             del os.environ[name]
@@ -152,15 +158,27 @@ class Rig:
     def token(self, function: str) -> str:
         return self.signer.id_token(PUSH_ACCOUNT, self.url(function))
 
-    def post(self, function: str, body: bytes, token: str | None = "") -> requests.Response:
+    def post(self, function: str, body: bytes, token: str | None = "", url: str = "") -> requests.Response:
         """Post to a function as Pub/Sub does, with its token unless another or none is given."""
         token = self.token(function) if token == "" else token
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-        return requests.post(self.url(function), data=body, headers=headers, timeout=PATIENCE)
+        return requests.post(url or self.url(function), data=body, headers=headers, timeout=PATIENCE)
 
-    def deliver(self, function: str, dispatch: Dispatch) -> dict[str, Any]:
-        """Deliver a message and return the answer, which is 200."""
-        answer = self.post(function, push(dispatch))
+    def another(self, function: str, **env: str) -> tuple[Part, str]:
+        """Start another instance of a function, with more environment, and return it and its URL."""
+        port = free_port()
+        command = [sys.executable, *self.stack._function_command(function, port)]
+        log = self.stack.data / f"{function}-{port}.log"
+        part = Part(f"{function}-{port}", command, self.stack._function_env(function) | env, log)
+        self._others.append(part)
+        part.start()
+        part.wait_for_port(port)
+        self.until(lambda: self.post(function, b"", None, f"http://127.0.0.1:{port}").status_code == 401, "it to serve")
+        return part, f"http://127.0.0.1:{port}"
+
+    def deliver(self, function: str, dispatch: Dispatch, url: str = "") -> dict[str, Any]:
+        """Deliver a message, to another instance if its URL is given, and return the answer, which is 200."""
+        answer = self.post(function, push(dispatch), url=url)
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
