@@ -31,7 +31,7 @@ from shared.pipeline import (
 # a service account, which has at most 30 characters.
 _WORD = r"[a-z][a-z0-9]*(_[a-z0-9]+)*"
 _TYPE = rf"^{_WORD}(\.{_WORD})*$"
-_RESERVED = frozenset({"intake", "relay", "dead_letter", "reconcile", "console", "migrate"})
+_RESERVED = frozenset({"intake", "relay", "dead_letter", "reconcile", "console", "migrate", "delayed"})
 
 # INFRA: function timeout < ack deadline ≤ 600 s for a push, with 30 s between; < dispatch deadline ≤ 1,800 s
 # for Cloud Tasks.

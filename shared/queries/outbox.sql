@@ -26,7 +26,7 @@ WITH holding AS MATERIALIZED (
                 (o.published > 0 OR (o.handed_over AND o.type || '/' || o.step = ANY(CAST(:paced AS text[]))))
                 AND o.available_at > p.newest_available_at AND p.claimed_at > now() - interval '2 minutes'
             ) IS NOT TRUE
-        ORDER BY o.publish_after, o.operation_id
+        ORDER BY o.publish_after
         LIMIT CAST(:batch AS int)
         FOR NO KEY UPDATE OF o SKIP LOCKED
     ) AS due
