@@ -14,6 +14,19 @@ COMMENT ON COLUMN ordering_keys.tenant IS 'The tenant whose key it is.';
 COMMENT ON COLUMN ordering_keys.ordering_key IS 'The key as the caller sent it.';
 COMMENT ON COLUMN ordering_keys.tail IS 'Position of the operation that was accepted last.';
 
+-- A function, so that a statement which accepts operations without a key has nothing to do with the table.
+CREATE FUNCTION next_position(of_tenant text, of_key text) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    given bigint;
+BEGIN
+    INSERT INTO ordering_keys AS k (tenant, ordering_key, tail)
+    VALUES (of_tenant, of_key, nextval('operation_positions'))
+    ON CONFLICT (tenant, ordering_key) DO UPDATE SET tail = nextval('operation_positions')
+    RETURNING k.tail INTO given;
+    RETURN given;
+END $$;
+COMMENT ON FUNCTION next_position IS 'Locks an ordering key to the end of the transaction and gives its next position: order of position is order of commit.';
+
 -- A release that does not know admission writes neither column: its operations are admitted when they are accepted.
 ALTER TABLE operations
     ADD COLUMN admitted_at timestamptz DEFAULT now(),
@@ -42,6 +55,33 @@ CREATE INDEX operations_holding_key ON operations (tenant, ordering_key)
 
 CREATE INDEX operations_by_deadline ON operations (deadline)
     WHERE deadline IS NOT NULL AND state IN ('requested', 'running');
+
+-- Functions, because a statement with a limit that may be null would be planned anew each time: the plan without a
+-- limit looks so much cheaper that no general one is ever kept.
+CREATE FUNCTION places_left(of_tenant text, in_flight integer) RETURNS integer
+LANGUAGE plpgsql STABLE PARALLEL SAFE SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    RETURN in_flight - (
+        SELECT count(*) FROM (
+            SELECT FROM operations AS o
+            WHERE o.tenant = of_tenant AND o.admitted_at IS NOT NULL AND o.state IN ('requested', 'running')
+                AND o.starts_at <= now()
+            LIMIT in_flight
+        ) AS flying
+    );
+END $$;
+COMMENT ON FUNCTION places_left IS 'How many more operations a tenant may have in flight, zero when it has as many as the limit or more; counts no further than the limit.';
+
+CREATE FUNCTION may_start_at_once(of_tenant text, in_flight integer) RETURNS boolean
+LANGUAGE plpgsql STABLE PARALLEL SAFE SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    RETURN NOT EXISTS (
+        SELECT FROM operations AS o
+        WHERE o.tenant = of_tenant AND o.admitted_at IS NULL AND o.state = 'requested' AND o.ordering_key IS NULL
+            AND o.starts_at <= now()
+    ) AND places_left(of_tenant, in_flight) > 0;
+END $$;
+COMMENT ON FUNCTION may_start_at_once IS 'Whether an operation without an ordering key may start as it is accepted: its tenant has room, and nobody waits for it.';
 
 ALTER TABLE identities ADD COLUMN pruned_at timestamptz;
 COMMENT ON COLUMN identities.pruned_at IS 'When the record of its operation was pruned; the identity stays for its own, longer time.';

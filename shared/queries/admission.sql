@@ -20,14 +20,7 @@ SELECT (
                 AND o.ordering_key IS NOT NULL AND o.starts_at <= now()
                 AND o.ordering_key NOT IN (SELECT held.ordering_key FROM held)
         )
-    ) AND (CAST(:in_flight AS int) IS NULL OR (
-        SELECT count(*) FROM (
-            SELECT FROM operations AS o
-            WHERE o.tenant = :tenant AND o.admitted_at IS NOT NULL AND o.state IN ('requested', 'running')
-                AND o.starts_at <= now()
-            LIMIT CAST(:in_flight AS int)
-        ) AS flying
-    ) < CAST(:in_flight AS int)) AS may;
+    ) AND (CAST(:in_flight AS int) IS NULL OR places_left(:tenant, :in_flight) > 0) AS may;
 
 -- name: lock_admission
 -- Makes this transaction the one that admits for the tenant, if none does: whoever does looks again after its end.
@@ -63,17 +56,7 @@ FOR NO KEY UPDATE OF k SKIP LOCKED;
 -- the key is held. Steps are locked before operations, and in the order of a cancel. Its snapshot is taken after the
 -- keys were locked, so that it sees what their last holders did.
 WITH room AS (
-    SELECT CASE
-        WHEN CAST(:in_flight AS int) IS NULL THEN CAST(:batch AS int)
-        ELSE least(CAST(:batch AS int), CAST(:in_flight AS int) - (
-            SELECT count(*) FROM (
-                SELECT FROM operations AS o
-                WHERE o.tenant = :tenant AND o.admitted_at IS NOT NULL AND o.state IN ('requested', 'running')
-                    AND o.starts_at <= now()
-                LIMIT CAST(:in_flight AS int)
-            ) AS flying
-        ))
-    END AS places
+    SELECT least(CAST(:batch AS int), places_left(:tenant, :in_flight)) AS places  -- null, without a limit, is passed over
 ), heads AS (
     SELECT head.id, head.starts_at
     FROM unnest(CAST(:ordering_keys AS text[])) AS k (ordering_key)
@@ -103,7 +86,7 @@ WITH room AS (
     SELECT candidates.id
     FROM (SELECT id, starts_at FROM heads UNION ALL SELECT id, starts_at FROM others) AS candidates
     ORDER BY candidates.starts_at, candidates.id
-    LIMIT (SELECT greatest(places, 0) FROM room)
+    LIMIT (SELECT places FROM room)
 ), locked AS (
     SELECT s.operation_id, s.step
     FROM chosen

@@ -8,35 +8,18 @@ WITH accepted AS (
     VALUES (:tenant, :type, :key, uuidv7(), :fingerprint, :fingerprint_version)
     ON CONFLICT (tenant, type, key) DO NOTHING
     RETURNING operation_id
-), in_order AS (
-    INSERT INTO ordering_keys AS k (tenant, ordering_key, tail)
-    SELECT :tenant, :ordering_key, nextval('operation_positions')
-    FROM accepted
-    WHERE CAST(:ordering_key AS text) IS NOT NULL
-    ON CONFLICT (tenant, ordering_key) DO UPDATE SET tail = nextval('operation_positions')
-    RETURNING tail
 ), admission AS (
     SELECT CASE
         WHEN CAST(:ordering_key AS text) IS NOT NULL THEN false
         WHEN CAST(:in_flight AS int) IS NULL OR CAST(:not_before AS timestamptz) > now() THEN true
-        ELSE NOT EXISTS (
-                SELECT FROM operations AS o
-                WHERE o.tenant = :tenant AND o.admitted_at IS NULL AND o.state = 'requested'
-                    AND o.ordering_key IS NULL AND o.starts_at <= now()
-            ) AND (
-                SELECT count(*) FROM (
-                    SELECT FROM operations AS o
-                    WHERE o.tenant = :tenant AND o.admitted_at IS NOT NULL AND o.state IN ('requested', 'running')
-                        AND o.starts_at <= now()
-                    LIMIT CAST(:in_flight AS int)
-                ) AS flying
-            ) < CAST(:in_flight AS int)
+        ELSE may_start_at_once(:tenant, :in_flight)
     END AS admitted
 ), operation AS (
     INSERT INTO operations (id, tenant, type, key, input, not_before, deadline, ordering_key, position, traceparent,
         steps_left, steps_alive, admitted_at)
     SELECT accepted.operation_id, :tenant, :type, :key, CAST(:input AS json), CAST(:not_before AS timestamptz),
-        CAST(:deadline AS timestamptz), :ordering_key, (SELECT tail FROM in_order), :traceparent,
+        CAST(:deadline AS timestamptz), :ordering_key,
+        CASE WHEN CAST(:ordering_key AS text) IS NOT NULL THEN next_position(:tenant, :ordering_key) END, :traceparent,
         cardinality(CAST(:steps AS text[])), CASE WHEN admission.admitted THEN CAST(:first_steps AS int) ELSE 0 END,
         CASE WHEN admission.admitted THEN now() END
     FROM accepted
