@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -164,17 +164,18 @@ class Rig:
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         return requests.post(url or self.url(function), data=body, headers=headers, timeout=PATIENCE)
 
-    def another(self, function: str, **env: str) -> tuple[Part, str]:
+    def another(self, function: str, env: Mapping[str, str] | None = None) -> tuple[Part, str]:
         """Start another instance of a function, with more environment, and return it and its URL."""
         port = free_port()
         command = [sys.executable, *self.stack._function_command(function, port)]
         log = self.stack.data / f"{function}-{port}.log"
-        part = Part(f"{function}-{port}", command, self.stack._function_env(function) | env, log)
+        part = Part(f"{function}-{port}", command, self.stack._function_env(function) | dict(env or {}), log)
         self._others.append(part)
         part.start()
         part.wait_for_port(port)
-        self.until(lambda: self.post(function, b"", None, f"http://127.0.0.1:{port}").status_code == 401, "it to serve")
-        return part, f"http://127.0.0.1:{port}"
+        url = f"http://127.0.0.1:{port}"
+        self.until(lambda: requests.get(f"{url}/ready", timeout=PATIENCE).status_code < 500, "it to serve")
+        return part, url
 
     def deliver(self, function: str, dispatch: Dispatch, url: str = "") -> dict[str, Any]:
         """Deliver a message, to another instance if its URL is given, and return the answer, which is 200."""

@@ -121,7 +121,7 @@ def test_case_28_the_caller_goes_away_and_the_step_goes_on_until_its_lease_ends(
 
 
 def test_sigterm_lets_a_handler_end_and_sends_new_deliveries_away(rig: Rig, pool: ThreadPoolExecutor) -> None:
-    part, url = rig.another("waits", SHUTDOWN_GRACE=GRACE)
+    part, url = rig.another("waits", {"SHUTDOWN_GRACE": GRACE})
     waiting = Waiting(rig, pool, url, "stop")  # it sees that the instance stops, and then still waits
     part.terminate()
     rig.until(lambda: rig.post("waits", b"", None, url).status_code == 503, "new deliveries to be sent away")
@@ -144,7 +144,7 @@ def ended(rig: Rig, part: Part) -> None:
 def test_case_59_what_does_not_end_in_the_grace_is_handed_back_and_runs_elsewhere(
     rig: Rig, pool: ThreadPoolExecutor
 ) -> None:
-    part, url = rig.another("waits", SHUTDOWN_GRACE=SHORT)
+    part, url = rig.another("waits", {"SHUTDOWN_GRACE": SHORT})
     waiting = [Waiting(rig, pool, url, "finish") for _ in range(3)]  # their leases would last a minute
     part.terminate()
     for one in waiting:
