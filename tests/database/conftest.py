@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from shared.database import Database
+from tests.database.gate import Gate
 from tests.database.kit import Kit, pipeline_in
 from tests.database.line import Line
 from tests.effects.till import Till
@@ -30,3 +31,10 @@ def till(database: Database, database_url: str, tmp_path: Path) -> Iterator[Till
     till = Till(database, database_url, tmp_path)
     yield till
     till.close()
+
+
+@pytest.fixture
+def gate(database: Database, database_url: str, tmp_path: Path) -> Iterator[Gate]:
+    gate = Gate(database, database_url, tmp_path)
+    yield gate
+    gate.close()

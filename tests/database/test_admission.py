@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from uuid import UUID
 
-import pytest
-
 from shared import admission, operations, reconcile, steps
-from shared.database import Connection, Database, connector
+from shared.database import Connection, connector
 from shared.identity import Options
 from shared.operations import Accepted
 from tests.database.gate import KEY, Gate
@@ -23,13 +19,6 @@ from tests.database.test_steps import at_once
 
 YEAR = timedelta(days=365)
 PATIENCE = 60.0  # seconds; far longer than anything here takes on a busy machine
-
-
-@pytest.fixture
-def gate(database: Database, database_url: str, tmp_path: Path) -> Iterator[Gate]:
-    gate = Gate(database, database_url, tmp_path)
-    yield gate
-    gate.close()
 
 
 def ids(accepted: list[Accepted]) -> list[UUID]:
