@@ -144,12 +144,12 @@ def test_sweeps_at_once_move_each_step_once(gate: Gate) -> None:
         gate.claimed(accepted.due[0])
     gate.expire_leases()
     counts = at_once(*[partial(drained, expired_leases.batches, gate.outbox, gate.pipeline, 40)] * 4)
-    assert sum(counts, Counter())["requeued"] == MANY
+    assert sum(count["requeued"] for count in counts) == MANY
     assert gate.query("SELECT DISTINCT dispatch FROM steps") == [[2]]
 
     gate.query("UPDATE operations SET deadline = now()")
     counts = at_once(*[partial(drained, deadlines.batches, gate.outbox, gate.pipeline, 40)] * 4)
-    assert sum(counts, Counter())["overdue"] == MANY
+    assert sum(count["overdue"] for count in counts) == MANY
     assert gate.value("SELECT count(*) FROM dead_letters WHERE occurrences = 1") == MANY
     assert gate.value("SELECT count(*) FROM outbox") == 0
     gate.check_invariant()
@@ -160,7 +160,7 @@ def test_waiting_steps_whose_needs_are_met_are_queued_once_by_many_sweeps(gate: 
         gate.submit(kind="test.line")
     gate.query("UPDATE steps SET needs_left = 0 WHERE step = 'second'")
     counts = at_once(*[partial(drained, startable.batches, gate.outbox, gate.pipeline, 40)] * 4)
-    assert sum(counts, Counter())["started"] == MANY
+    assert sum(count["started"] for count in counts) == MANY
     assert gate.query("SELECT DISTINCT dispatch FROM steps WHERE step = 'second'") == [[1]]
 
 
