@@ -121,7 +121,7 @@ def test_a_duration(text: str, span: timedelta) -> None:
         "1.5s",
         "30m1h",
         "1s1s",
-        "1d",
+        "1w",
         "40S",
         "4٠s",
         "1s\n",
