@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pg8000.exceptions import DatabaseError, InterfaceError
 from werkzeug.wrappers import Request as HttpRequest
 from werkzeug.wrappers import Response
 
@@ -61,23 +63,38 @@ def connect_function(settings: DatabaseSettings) -> Connect:
     return cloud_sql(settings, {name: str(int(t.total_seconds() * 1000)) for name, t in timeouts.items()})
 
 
-def cloud_sql(settings: DatabaseSettings, startup: dict[str, str]) -> Connect:
-    """Return how connections are opened through one lazily created Cloud SQL connector of this instance."""
+def cloud_sql(settings: DatabaseSettings, startup: dict[str, str], endpoint: str | None = None) -> Connect:
+    """Return how connections are opened through one lazily created Cloud SQL connector of this instance.
+
+    Its certificate is renewed when a connection wants one that has expired, not in the background: an instance may be
+    suspended for longer than a certificate lives. `endpoint` is another Cloud SQL Admin API, for tests. What the
+    connector raises is told as OSError: the database cannot be reached.
+    """
+    making = threading.Lock()
 
     @functools.cache
     def shared_connector() -> Any:
         from google.cloud.sql.connector import Connector
 
-        return Connector(refresh_strategy="lazy", ip_type="private", enable_iam_auth=True)
+        return Connector(
+            refresh_strategy="lazy", ip_type="private", enable_iam_auth=True, sqladmin_api_endpoint=endpoint
+        )
 
     def connect() -> Any:
-        return shared_connector().connect(
-            settings.instance_connection_name,
-            "pg8000",
-            user=settings.database_user,
-            db=settings.database_name,
-            startup_params=startup,
-        )
+        with making:  # a cache alone lets two threads make two
+            connector = shared_connector()
+        try:
+            return connector.connect(
+                settings.instance_connection_name,
+                "pg8000",
+                user=settings.database_user,
+                db=settings.database_name,
+                startup_params=startup,
+            )
+        except (DatabaseError, InterfaceError):
+            raise
+        except Exception as error:  # of aiohttp, google-auth or its own
+            raise ConnectionError(f"Cloud SQL: {type(error).__name__}") from error
 
     return connect
 
