@@ -6,12 +6,12 @@ from collections.abc import Hashable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import ValidationError
 
-from shared.durations import duration
+from shared import pipeline_schema as schema
 from shared.errors import ConfigError
 from shared.pipeline import (
     Backoff,
@@ -22,15 +22,10 @@ from shared.pipeline import (
     Retention,
     Sensitive,
     Step,
-    Transport,
     freeze,
     in_order,
 )
 
-# A function's name becomes a folder, a topic, a Cloud Function (with hyphens) and, behind a prefix, the id of
-# a service account, which has at most 30 characters.
-_WORD = r"[a-z][a-z0-9]*(_[a-z0-9]+)*"
-_TYPE = rf"^{_WORD}(\.{_WORD})*$"
 _RESERVED = frozenset({"intake", "relay", "dead_letter", "reconcile", "console", "migrate", "delayed"})
 
 # INFRA: function timeout < ack deadline ≤ 600 s for a push, with 30 s between; < dispatch deadline ≤ 1,800 s
@@ -43,88 +38,6 @@ REPLAY_WINDOW = timedelta(days=30)  # how late a task (720 h ahead at most) or a
 
 class PipelineError(ConfigError):
     """The pipeline file is not usable."""
-
-
-_Duration = Annotated[timedelta, BeforeValidator(duration)]
-_Name = Annotated[str, StringConstraints(pattern=f"^{_WORD}$", min_length=2, max_length=40)]
-_Function = Annotated[str, StringConstraints(pattern=f"^{_WORD}$", min_length=3, max_length=25)]
-_Error = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
-_Type = Annotated[str, StringConstraints(pattern=_TYPE, max_length=100)]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class _Backoff(_Strict):
-    min: _Duration
-    max: _Duration
-
-
-class _Pacing(_Strict):
-    per_second: Annotated[float, Field(gt=0, le=500)] | None = None  # Cloud Tasks' own maximum
-    concurrent: Annotated[int, Field(gt=0, le=5000)] | None = None  # Cloud Tasks' own maximum
-
-
-class _Defaults(_Strict):
-    transport: Transport
-    attempts: Annotated[int, Field(ge=1, le=100)]
-    backoff: _Backoff
-    lease: _Duration
-    timeout: _Duration
-    max_waits: Annotated[int, Field(ge=0, le=1000)]
-    deadline: _Duration | None = None
-    permanent: list[_Error] = []
-
-
-class _Step(_Strict):
-    function: _Function
-    needs: list[_Name] = []
-    transport: Transport | None = None
-    attempts: Annotated[int, Field(ge=1, le=100)] | None = None
-    backoff: _Backoff | None = None
-    lease: _Duration | None = None
-    timeout: _Duration | None = None
-    max_waits: Annotated[int, Field(ge=0, le=1000)] | None = None
-    deadline: _Duration | None = None
-    permanent: list[_Error] | None = None
-    providers: list[_Name] = []
-    pacing: _Pacing | None = None
-
-
-class _Ordering(_Strict):
-    review: Literal["wait", "go_on"] = "wait"
-
-
-_MemberPath = Annotated[str, StringConstraints(pattern=r"^[^.\s]+(\.[^.\s]+)*$", max_length=200)]
-
-
-class _Sensitive(_Strict):
-    input: list[_MemberPath] = []
-    results: list[_MemberPath] = []
-
-
-class _Operation(_Strict):
-    ordering: _Ordering = _Ordering()
-    sensitive: _Sensitive = _Sensitive()
-    steps: Annotated[dict[_Name, _Step], Field(min_length=1)]
-
-
-class _Limits(_Strict):
-    in_flight_per_tenant: Annotated[int, Field(ge=1, le=10_000)] | None = None  # counted at each acceptance
-
-
-class _Retention(_Strict):
-    operations: _Duration
-    identities: _Duration
-
-
-class _File(_Strict):
-    version: Literal[1]
-    limits: _Limits = _Limits()
-    retention: _Retention | None = None
-    defaults: _Defaults
-    operations: Annotated[dict[_Type, _Operation], Field(min_length=1)]
 
 
 class _Loader(yaml.SafeLoader):
@@ -153,7 +66,7 @@ def parse(text: str, file: str = "pipeline.yaml") -> Pipeline:
     """Check the text of a pipeline file, called `file` in problems; raises PipelineError with all of them."""
     raw = _from_yaml(text, file)
     try:
-        checked = _File.model_validate(raw)
+        checked = schema.File.model_validate(raw)
     except ValidationError as error:
         raise PipelineError([f"{file}: {_key(item['loc'])}: {_say(item)}" for item in error.errors()]) from None
     operations = {type_: _steps(type_, operation, checked.defaults) for type_, operation in checked.operations.items()}
@@ -165,7 +78,7 @@ def parse(text: str, file: str = "pipeline.yaml") -> Pipeline:
     return _frozen(checked, operations)
 
 
-def _frozen(checked: _File, operations: Mapping[str, Mapping[str, Step]]) -> Pipeline:
+def _frozen(checked: schema.File, operations: Mapping[str, Mapping[str, Step]]) -> Pipeline:
     kept = checked.retention
     return freeze(
         {
@@ -182,7 +95,7 @@ def _frozen(checked: _File, operations: Mapping[str, Mapping[str, Step]]) -> Pip
     )
 
 
-def _sensitive(marked: _Sensitive) -> Sensitive:
+def _sensitive(marked: schema.Sensitive) -> Sensitive:
     return Sensitive(tuple(marked.input), tuple(marked.results))
 
 
@@ -216,11 +129,11 @@ def _say(item: Mapping[str, Any]) -> str:
             return str(item["msg"])
 
 
-def _steps(type_: str, operation: _Operation, defaults: _Defaults) -> dict[str, Step]:
+def _steps(type_: str, operation: schema.Operation, defaults: schema.Defaults) -> dict[str, Step]:
     steps = {}
     for name, raw in operation.steps.items():
-        own = {key: getattr(raw, key) for key in _Defaults.model_fields if getattr(raw, key) is not None}
-        merged = {key: getattr(defaults, key) for key in _Defaults.model_fields} | own
+        own = {key: getattr(raw, key) for key in schema.Defaults.model_fields if getattr(raw, key) is not None}
+        merged = {key: getattr(defaults, key) for key in schema.Defaults.model_fields} | own
         steps[name] = Step(
             name=name,
             type=type_,
@@ -276,7 +189,7 @@ def _timing_problems(step: Step) -> Iterator[str]:
         yield f"deadline: must be longer than timeout ({_seconds(step.timeout)})"
 
 
-def _retention_problems(kept: _Retention | None) -> Iterator[str]:
+def _retention_problems(kept: schema.Retention | None) -> Iterator[str]:
     """Find identities that a late message or a replay could outlive: it would become a new operation."""
     if kept and kept.identities < kept.operations + MESSAGES_KEPT + REPLAY_WINDOW:
         least = kept.operations + MESSAGES_KEPT + REPLAY_WINDOW

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.errors import ConfigError
-from shared.pipeline import Backoff, Pacing, Pipeline, UnknownStepError, UnknownTypeError, in_order
+from shared.pipeline import Backoff, Limits, Pacing, Pipeline, Retention, UnknownStepError, UnknownTypeError, in_order
 from shared.pipeline_file import PipelineError, parse
 
 FILE = Path(__file__).parents[2] / "pipeline.yaml"
@@ -49,6 +49,8 @@ def test_the_committed_file() -> None:
         "report_generate",
         "report_notify",
     )
+    assert pipeline.limits == Limits(200)
+    assert pipeline.retention == Retention(timedelta(days=90), timedelta(days=400))
     invoice = pipeline.operation("invoice.generate")
     assert [step.name for step in invoice.first_steps] == ["record"]
     assert [step.name for step in invoice.children_of("record")] == ["collect", "announce"]
@@ -106,6 +108,35 @@ def test_a_step_says_what_differs_from_the_defaults() -> None:
     assert ship.backoff == Backoff(timedelta(milliseconds=250), timedelta(minutes=90))
     assert (ship.attempts, ship.max_waits, ship.transport) == (9, 0, "tasks")
     assert ship.pacing == Pacing(per_second=5, concurrent=2)
+
+
+def test_limits_retention_and_ordering_are_optional() -> None:
+    text = written({"pack": {"function": "order_pack"}})
+    plain = parse(text)
+    assert (plain.limits, plain.retention, plain.going_on_in_review) == (Limits(), None, [])
+    kept = "limits: {in_flight_per_tenant: 7}\nretention: {operations: 90d, identities: 127d}\n"
+    full = parse(kept + text.replace("    steps:", "    ordering: {review: go_on}\n    steps:"))
+    assert full.limits == Limits(7)
+    assert full.retention == Retention(timedelta(days=90), timedelta(days=127))
+    assert full.going_on_in_review == ["order.ship"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "problem"),
+    [
+        (
+            "limits: {in_flight_per_tenant: 0}",
+            "limits.in_flight_per_tenant: Input should be greater than or equal to 1",
+        ),
+        ("limits: {in_flight: 5}", "limits.in_flight: unknown key"),
+        ("retention: {operations: 90d}", "retention.identities: is missing"),
+        ("retention: {operations: 90d, identities: 126d23h}", "retention.identities: at least 127d with operations"),
+        ("retention: {operations: 1h, identities: 37d}", "retention.identities: at least 38d with operations 3600s"),
+    ],
+)
+def test_wrong_limits_and_identities_kept_too_short_are_told(kept: str, problem: str) -> None:
+    (found,) = problems(kept + "\n" + written({"pack": {"function": "order_pack"}}))
+    assert found.startswith(f"p.yaml: {problem}")
 
 
 def test_steps_come_in_topological_order() -> None:
