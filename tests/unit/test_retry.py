@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.database_errors import PASSING, DatabaseAwayError
 from shared.durations import duration
 from shared.pipeline import Backoff
-from shared.retry import LONGEST_WAIT, SHORTEST_WAIT, backoff, parse_retry_after
+from shared.retry import LONGEST_WAIT, SHORTEST_WAIT, answered_at, backoff, parse_retry_after, patiently
 
 POLICY = Backoff(timedelta(seconds=10), timedelta(minutes=10))
 NOW = datetime(2026, 1, 31, 8, 0, 0, tzinfo=UTC)
@@ -131,3 +132,39 @@ def test_a_duration(text: str, span: timedelta) -> None:
 def test_what_is_no_duration(text: object) -> None:
     with pytest.raises(ValueError):
         duration(text)
+
+
+def test_a_date_to_wait_for_is_read_by_the_clock_of_the_answer() -> None:
+    answered = answered_at("Sat, 31 Jan 2026 08:00:00 GMT")
+    assert parse_retry_after("Sat, 31 Jan 2026 08:00:30 GMT", answered) == timedelta(seconds=30)
+
+
+@pytest.mark.parametrize("date", [None, "", "soon", "Sat, 99 Jan 2026 08:00:00 GMT"])
+def test_an_answer_without_a_date_was_made_now(date: str | None) -> None:
+    assert abs(answered_at(date) - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("error", PASSING)
+def test_what_passes_by_itself_is_repeated_until_it_has(error: type[Exception]) -> None:
+    left = [error(), error(), error()]
+
+    def call() -> str:
+        if left:
+            raise left.pop()
+        return "done"
+
+    assert patiently(call, 60) == "done"
+
+
+def test_patience_ends_and_other_errors_are_not_repeated() -> None:
+    calls = []
+
+    def call(error: Exception) -> None:
+        calls.append(1)
+        raise error
+
+    with pytest.raises(DatabaseAwayError):
+        patiently(lambda: call(DatabaseAwayError()), 0.01)
+    with pytest.raises(KeyError):
+        patiently(lambda: call(KeyError()), 60)
+    assert len(calls) == 2
