@@ -16,6 +16,7 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 from google.pubsub_v1.types import DeadLetterPolicy, ExpirationPolicy, PushConfig, RetryPolicy, Subscription
 from grpc import insecure_channel
 
+from shared import pacing
 from shared.errors import UnavailableError
 from shared.outbox import DELAYED
 from shared.pipeline import Pacing, Pipeline
@@ -73,9 +74,9 @@ def _queues(pipeline: Pipeline) -> dict[str, RateLimits]:
     queues = {DELAYED: RateLimits()}
     for step in pipeline.steps:
         if step.transport == "tasks":
-            pacing = step.pacing or Pacing()
+            pace = step.pacing or Pacing()
             queues[step.topic] = RateLimits(
-                max_dispatches_per_second=pacing.per_second or 0, max_concurrent_dispatches=pacing.concurrent or 0
+                max_dispatches_per_second=pace.per_second or 0, max_concurrent_dispatches=pacing.at_once(pace)
             )
     return queues
 

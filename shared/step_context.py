@@ -11,6 +11,7 @@ from shared import steps
 from shared.database import Database, Transaction
 from shared.effects import Effect, EffectRejectedError
 from shared.errors import EchoproofError, LeaseLostError, Unresolved
+from shared.pipeline import Step
 from shared.providers import Provider
 from shared.shutdown import Shutdown
 
@@ -61,6 +62,11 @@ class StepContext:
     def key(self) -> str:
         """The caller's idempotency key."""
         return self._claim.key
+
+    @property
+    def policy(self) -> Step:
+        """What pipeline.yaml says of this step."""
+        return self._claim.policy
 
     @property
     def step(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from werkzeug.wrappers import Request, Response
 
-from shared import admission, dead_letters, envelope, logs, steps
+from shared import admission, dead_letters, envelope, logs, pacing, steps
 from shared.attempt import Attempt, Handler
 from shared.config import ShutdownSettings
 from shared.errors import ConfigError, LeaseLostError, MalformedMessageError
@@ -66,6 +66,10 @@ class StepFunction:
                 return self._not_claimed(held, message)
             return self._attempt(held)
 
+    def _in_turn(self, context: StepContext) -> dict[str, Any] | None:
+        pacing.wait_for_turn(self.outbox.database, context.policy)
+        return self.handler(context)
+
     def _policy(self, message: envelope.Message) -> Step:
         for step in self.pipeline.steps_of(self.name):
             if (step.type, step.name) == (message.type, message.step):
@@ -80,7 +84,7 @@ class StepFunction:
 
     def _attempt(self, held: steps.Claim) -> Delivery:
         context = StepContext(held, self.outbox.database, self.shutdown)
-        attempt = Attempt(held, context, self.handler, self.outbox)
+        attempt = Attempt(held, context, self._in_turn, self.outbox)
         with logs.bind(attempt=held.attempt, fence=held.fence), self.shutdown.running(attempt):
             if self.shutdown.stopping:  # it was claimed at the last moment
                 attempt.hand_back()

@@ -29,10 +29,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 HERE = Path(__file__).parent
 TENANT = "shop"
-PACED, RATE, AT_ONCE, BURST = 100, 5, 2, 5  # Cloud Tasks gives a queue of 5/s a bucket of 5 tokens
+PACED, RATE, AT_ONCE = 100, 5, 2
 PACED_WITHIN = 25.0  # seconds
-CALL = 0.25  # seconds that the provider takes for one
-JITTER = 0.5  # seconds between a task's dispatch and the provider's arrival that one call may take longer than another
+CALL = 0.2  # seconds that the provider takes for one
+JITTER = 0.3  # seconds that one call may take longer than another from its turn to the provider, on a busy machine
 DELAYED, LATE = 200, 1.0  # operations; seconds late that their median may be
 ALONE = 100  # operations that the relay alone delivers
 TICK = 4.0  # seconds, for a minute in the cloud
@@ -169,24 +169,20 @@ def running(provider: Provider) -> Iterator[Scene]:
 
 
 def test_a_paced_step_keeps_its_rate_and_its_concurrency(running: Scene, provider: Provider) -> None:
-    # Cloud Tasks' rule is a token bucket: in any stretch of t seconds a queue dispatches at most BURST + RATE * t, a
-    # full bucket's worth at once and then RATE a second.
     started = time.monotonic()
     running.submit("delivery.paced", PACED)
     running.rest("delivery.paced")
     took = time.monotonic() - started
     arrivals = provider.arrivals
     seconds = [sum(1 for at in arrivals if start <= at < start + 1) for start in arrivals]
-    spent = [count for start, count in zip(arrivals, seconds, strict=True) if start > arrivals[0] + 3]
     print(
-        f"\npaced: {PACED} operations in {took:.1f} s; at once {provider.most_at_once()} (limit {AT_ONCE}); in a second"
-        f" {max(seconds)} while the burst lasts (limit {BURST + RATE}), then {max(spent)}"
+        f"\npaced: {PACED} operations in {took:.1f} s; at once {provider.most_at_once()} (limit {AT_ONCE});"
+        f" in any second {max(seconds)} at most (limit {RATE})"
     )
     assert len(set(provider.keys)) == len(arrivals) == PACED
     assert provider.most_at_once() <= AT_ONCE
-    assert max(seconds) <= BURST + RATE
-    for (i, first), (j, last) in itertools.combinations(enumerate(arrivals), 2):
-        assert j - i + 1 <= BURST + RATE * (last - first + JITTER)
+    for first, sixth in zip(arrivals, arrivals[RATE:], strict=False):  # more than RATE, so more than a second
+        assert sixth - first > 1 - JITTER
     assert took < PACED_WITHIN
 
 
