@@ -6,6 +6,7 @@ import contextlib
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ from benchmarks.bench import CLIENTS, SQL, TENANT, TRACEPARENT, TYPE, Bench, tim
 from benchmarks.measure import Aim, Comparison, Contender
 from shared import identity, ijson, operations
 from shared.outbox import WRITER_LEASE
+from shared.pipeline import Limits
 
 PRESENT = 2_000  # operations before each sample: a plan made for an empty table would be no plan of a real one
 
@@ -32,6 +34,7 @@ def _comparison(bench: Bench, clients: int) -> Comparison:
         contender("execute, execute, commit (two rows)", "usual", _usual),
         contender("pgbench, the same statement", "floor", _floor),
         contender("operations.accept", "ours", _accept),
+        contender("… in tenants with a limit, fifty in flight", "other", _limited),
         contender("… its statement alone, parameters ready", "other", _statement),
     ]
     aim = Aim("floor", 0.7) if clients == 1 else None
@@ -42,6 +45,18 @@ def _accept(bench: Bench, clients: int, count: int) -> float:
     def work(indexes: range) -> None:
         for _ in indexes:
             operations.accept(bench.database, bench.pipeline, TENANT, _key(), bench.request, TRACEPARENT)
+
+    return _sample(bench, clients, count, work, "count_accepted")
+
+
+def _limited(bench: Bench, clients: int, count: int) -> float:
+    """Accept in one tenant after the other, a hundred in each, so that fifty are in flight on average."""
+    pipeline = replace(bench.pipeline, limits=Limits(200))
+
+    def work(indexes: range) -> None:
+        for index in indexes:
+            tenant = f"{TENANT}-{index // 100}"
+            operations.accept(bench.database, pipeline, tenant, _key(), bench.request, TRACEPARENT)
 
     return _sample(bench, clients, count, work, "count_accepted")
 

@@ -7,9 +7,7 @@ WITH accepted AS (
     INSERT INTO identities (tenant, type, key, operation_id, fingerprint, fingerprint_version)
     VALUES (:tenant, :type, :key, uuidv7(), :fingerprint, :fingerprint_version)
     ON CONFLICT (tenant, type, key) DO NOTHING
-    RETURNING operation_id
-), admission AS (
-    SELECT CASE
+    RETURNING operation_id, CASE
         WHEN CAST(:ordering_key AS text) IS NOT NULL THEN false
         WHEN CAST(:in_flight AS int) IS NULL OR CAST(:not_before AS timestamptz) > now() THEN true
         ELSE may_start_at_once(:tenant, :in_flight)
@@ -17,13 +15,12 @@ WITH accepted AS (
 ), operation AS (
     INSERT INTO operations (id, tenant, type, key, input, not_before, deadline, ordering_key, position, traceparent,
         steps_left, steps_alive, admitted_at)
-    SELECT accepted.operation_id, :tenant, :type, :key, CAST(:input AS json), CAST(:not_before AS timestamptz),
+    SELECT operation_id, :tenant, :type, :key, CAST(:input AS json), CAST(:not_before AS timestamptz),
         CAST(:deadline AS timestamptz), :ordering_key,
         CASE WHEN CAST(:ordering_key AS text) IS NOT NULL THEN next_position(:tenant, :ordering_key) END, :traceparent,
-        cardinality(CAST(:steps AS text[])), CASE WHEN admission.admitted THEN CAST(:first_steps AS int) ELSE 0 END,
-        CASE WHEN admission.admitted THEN now() END
+        cardinality(CAST(:steps AS text[])), CASE WHEN admitted THEN CAST(:first_steps AS int) ELSE 0 END,
+        CASE WHEN admitted THEN now() END
     FROM accepted
-    CROSS JOIN admission
     RETURNING id, not_before, admitted_at IS NOT NULL AS admitted
 ), planned AS (
     INSERT INTO steps (operation_id, step, needs, needs_left, state, dispatch, available_at)
