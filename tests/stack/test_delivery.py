@@ -71,6 +71,12 @@ class Provider:
         self._server.shutdown()
         self._server.server_close()
 
+    def forget(self) -> None:
+        """Begin the log anew."""
+        with self.lock:
+            self.calls.clear()
+            self.keys.clear()
+
     @property
     def arrivals(self) -> list[float]:
         return sorted(came for came, _ in self.calls)
@@ -169,6 +175,9 @@ def running(provider: Provider) -> Iterator[Scene]:
 
 
 def test_a_paced_step_keeps_its_rate_and_its_concurrency(running: Scene, provider: Provider) -> None:
+    running.submit("delivery.paced", AT_ONCE)  # every process imports and connects at its first
+    running.rest("delivery.paced")
+    provider.forget()
     started = time.monotonic()
     running.submit("delivery.paced", PACED)
     running.rest("delivery.paced")
