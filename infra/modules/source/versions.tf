@@ -1,0 +1,10 @@
+terraform {
+  required_providers {
+    archive = {
+      source = "hashicorp/archive"
+    }
+    google = {
+      source = "hashicorp/google"
+    }
+  }
+}
