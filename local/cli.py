@@ -38,6 +38,7 @@ Url = Annotated[str, typer.Option(envvar="ECHOPROOF_URL", help="URL of intake.")
 Tenant = Annotated[str, typer.Option(envvar="ECHOPROOF_TENANT", help="The tenant to act for.")]
 Token = Annotated[str | None, typer.Option(envvar="ECHOPROOF_TOKEN", help="ID token, where intake wants one.")]
 Port = Annotated[int, typer.Option(min=1, max=65535, help="Port of intake on 127.0.0.1.")]
+ConsolePort = Annotated[int, typer.Option(min=1, max=65535, help="Port of the console on 127.0.0.1.")]
 LOCAL_URL = "http://127.0.0.1:8080"
 LOCAL_TENANT = "shop"
 
@@ -49,6 +50,7 @@ INTERRUPTED = 130
 @app.command()
 def up(
     port: Port = 8080,
+    console_port: ConsolePort = 8081,
     data: Annotated[Path, typer.Option(help="Where everything is kept; a later `up` goes on with it.")] = Path(
         ".echoproof"
     ),
@@ -57,7 +59,10 @@ def up(
     """Start the whole pipeline on this machine and keep it running until Ctrl-C."""
     from local.stack import Stack
 
-    stack = Stack(data.absolute(), port=port, tick=tick, progress=lambda what: out.print(f"starting {what} …"))
+    def show(what: str) -> None:
+        out.print(f"starting {what} …")
+
+    stack = Stack(data.absolute(), port=port, console_port=console_port, tick=tick, progress=show)
     with _stopping_on_signals(), stack:
         screens.show_addresses(out, stack)
         stack.wait()
@@ -67,6 +72,7 @@ def up(
 def demo(
     operations: Annotated[int, typer.Option(min=20, help="Invoices and credit notes to make.")] = 240,
     port: Port = 8080,
+    console_port: ConsolePort = 8081,
     outage: Annotated[float, typer.Option(min=0, help="Seconds that Pub/Sub is away in the middle.")] = 20.0,
     data: Annotated[Path | None, typer.Option(help="Keep everything in this folder; by default it is removed.")] = None,
 ) -> None:
@@ -78,8 +84,11 @@ def demo(
         _stopping_on_signals(),
         _folder(data) as folder,
         screens.live_demo(out) as show,
-        Stack(folder, port=port, payment_faults=PAYMENT_FAULTS, progress=show.starting) as stack,
+        Stack(
+            folder, port=port, console_port=console_port, payment_faults=PAYMENT_FAULTS, progress=show.starting
+        ) as stack,
     ):
+        out.print(f"watch it at {stack.addresses.console}", highlight=False)
         report = Demo(stack, operations, Faults(outage=outage), show.progress).run()
     screens.show_report(out, report)
     raise typer.Exit(0 if report.holds else FAILED)

@@ -42,6 +42,7 @@ def show_addresses(console: Console, stack: Stack) -> None:
     addresses = stack.addresses
     table = Table.grid(padding=(0, 2))
     table.add_row("intake", f"{addresses.intake}/v1/tenants/shop/operations")
+    table.add_row("console", f"{addresses.console}/")
     table.add_row("database", addresses.database)
     if addresses.sent_log:
         table.add_row("e-mails", f"{addresses.sent_log}/messages")

@@ -5,6 +5,7 @@ A function that dies is started again, as Cloud Run would; a server that dies en
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import socket
@@ -33,7 +34,7 @@ SCHEDULER_ACCOUNT = f"scheduler@{PROJECT}.iam.gserviceaccount.com"
 TASKS_ACCOUNT = f"tasks@{PROJECT}.iam.gserviceaccount.com"
 LOCATION = "europe-west2"
 SCHEDULED = ("relay", "reconcile")
-PLUMBING = ("intake", "relay", "reconcile", "dead_letter")
+PLUMBING = ("intake", "relay", "reconcile", "dead_letter", "console")
 TICK = 2.0  # seconds between calls of relay and reconcile; a minute in the cloud
 THREADS = 4  # requests that one function process serves at once
 RESTARTS = 20  # of one function within a stack's life, beyond which something is wrong with it
@@ -47,6 +48,7 @@ class Addresses:
     """Where the parts listen."""
 
     intake: str
+    console: str
     database: str
     sent_log: str | None
     payments: str | None
@@ -61,6 +63,7 @@ class Stack:
         data: Path,
         *,
         port: int = 8080,
+        console_port: int | None = None,
         tick: float = TICK,
         pipeline_file: Path = ROOT / "pipeline.yaml",
         functions: Path = ROOT / "functions",
@@ -72,7 +75,7 @@ class Stack:
         self.parts: dict[str, Part] = {}
         self._pipeline_file = pipeline_file
         self._functions = functions
-        self._port = port
+        self._ports = {"intake": port} | ({"console": console_port} if console_port else {})
         self._tick = tick
         self._progress = progress
         self._servers = Servers(data, self._part, payment_faults or {})
@@ -97,7 +100,12 @@ class Stack:
         env = self._servers.env
         receiver = env["WEBHOOK_URL"].rpartition("/")[0] if "receiver" in self.parts else None
         return Addresses(
-            self._url("intake"), env["DATABASE_URL"], env.get("SENT_LOG_URL"), env.get("PAYMENTS_URL"), receiver
+            self._url("intake"),
+            self._url("console"),
+            env["DATABASE_URL"],
+            env.get("SENT_LOG_URL"),
+            env.get("PAYMENTS_URL"),
+            receiver,
         )
 
     @property
@@ -191,8 +199,9 @@ class Stack:
         for name in self._function_names:
             if not (self._functions / name / "main.py").is_file():
                 raise PartFailedError(f"functions/{name}/main.py does not exist, but pipeline.yaml names it")
-        ports = {name: self._port if name == "intake" else free_port() for name in self._function_names}
-        refuse_taken(ports["intake"])
+        ports = {name: self._ports.get(name) or free_port() for name in self._function_names}
+        for name, option in (("intake", "--port"), ("console", "--console-port")):
+            refuse_taken(ports[name], option)
         self._urls = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
         for name, port in ports.items():
             self._part(name, self._function_command(name, port), self._function_env(name))
@@ -214,6 +223,7 @@ class Stack:
             "TASKS_ACCOUNT": TASKS_ACCOUNT,
             "STEP_URLS": json.dumps({function: self._url(function) for function in self.pipeline.functions}),
             "CALLERS": '{"anonymous": ["*"]}',
+            "CONSOLE_LOCAL_USER": local_user(),
             "SHUTDOWN_GRACE": os.environ.get("SHUTDOWN_GRACE", "1s"),  # somebody waits for the stack's end
             "THREADS": str(THREADS),
             "POOL_SIZE": str(THREADS),
@@ -258,11 +268,17 @@ class Stack:
         return True
 
 
-def refuse_taken(port: int) -> None:
+def local_user() -> str:
+    """Return the user of this shell, as whom the console acts on this machine."""
+    name = "".join(character for character in getpass.getuser() if "!" <= character <= "~")
+    return name[:100] or "local"
+
+
+def refuse_taken(port: int, option: str = "--port") -> None:
     """Raise PartFailedError when something listens on a port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
-            raise PartFailedError(f"port {port} of 127.0.0.1 is in use: choose another one with --port") from None
+            raise PartFailedError(f"port {port} of 127.0.0.1 is in use: choose another one with {option}") from None

@@ -59,7 +59,8 @@ def _emails(text: object) -> object:
     return frozenset(email(part.strip()) for part in text.split(",")) if isinstance(text, str) else text
 
 
-def _private_url(text: str) -> str:
+def private_url(text: str) -> str:
+    """Return a URL as it is when it is https, or of a server on this machine; raises ValueError."""
     parts = urlsplit(text)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
         raise ValueError("must be https, unless the server is on this machine")
@@ -68,7 +69,7 @@ def _private_url(text: str) -> str:
 
 def _private_urls(urls: Mapping[str, str]) -> Mapping[str, str]:
     for url in urls.values():
-        _private_url(url)
+        private_url(url)
     return urls
 
 
@@ -176,7 +177,7 @@ class DeliverySettings(EnvironmentSettings):
 
 
 class _TokenSettings(EnvironmentSettings):
-    token_certs_url: Annotated[str, AfterValidator(_private_url)] = Field(
+    token_certs_url: Annotated[str, AfterValidator(private_url)] = Field(
         GOOGLE_CERTIFICATES, description="where the certificates of tokens are; Google's by default"
     )
     token_mode: Annotated[Literal["signature", "platform"], AfterValidator(_token_mode)] = Field(

@@ -17,7 +17,7 @@ from shared.token_certificates import GOOGLE_CERTIFICATES, Certificates
 TokenMode = Literal["signature", "platform"]
 
 _BEARER = re.compile(r"bearer +([A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*)", re.IGNORECASE)
-_LONGEST_TOKEN = 8192  # characters; Google's are about 1,000
+LONGEST_TOKEN = 8192  # characters; Google's are about 1,000
 _LATEST = 1e11  # seconds since the epoch: the year 5138
 _ISSUERS = ("https://accounts.google.com", "accounts.google.com")
 
@@ -64,7 +64,7 @@ class TokenVerifier:
         for another audience, ForbiddenError (403) for one of another account, and UnavailableError (503) when
         the certificates cannot be had.
         """
-        match = _BEARER.fullmatch((authorization_header or "").strip()[:_LONGEST_TOKEN])
+        match = _BEARER.fullmatch((authorization_header or "").strip()[:LONGEST_TOKEN])
         if match is None:
             raise UnauthenticatedError("no bearer token")
         claims = self._check(self._payload(match[1]))
@@ -77,7 +77,7 @@ class TokenVerifier:
         from google.auth import jwt
 
         try:
-            certificates = self._certificates and self._certificates.for_key(_key_id(token))
+            certificates = self._certificates and self._certificates.for_key(key_id(token))
             payload: Mapping[str, Any] = jwt.decode(  # type: ignore[no-untyped-call]
                 token,
                 certs=certificates,
@@ -91,19 +91,20 @@ class TokenVerifier:
     def _check(self, payload: Mapping[str, Any]) -> Claims:
         """Check every claim; the library has checked some of them, but only with a signature."""
         now = time.time()
-        issued, expires = _seconds(payload, "iat"), _seconds(payload, "exp")
-        _require(payload.get("aud") == self.audience, "the token is for another audience")
-        _require(payload.get("iss") in _ISSUERS, "the token is of another issuer")
-        _require(issued <= now + self.clock_skew, "the token is not yet valid")
-        _require(now - self.clock_skew <= expires, "the token has expired")
+        issued, expires = seconds(payload, "iat"), seconds(payload, "exp")
+        require(payload.get("aud") == self.audience, "the token is for another audience")
+        require(payload.get("iss") in _ISSUERS, "the token is of another issuer")
+        require(issued <= now + self.clock_skew, "the token is not yet valid")
+        require(now - self.clock_skew <= expires, "the token has expired")
         email, subject = payload.get("email"), payload.get("sub")
         if not isinstance(email, str) or not email or not isinstance(subject, str):
             raise UnauthenticatedError("the token names no account")
-        _require(payload.get("email_verified") is True, "the token's e-mail is not verified")
+        require(payload.get("email_verified") is True, "the token's e-mail is not verified")
         return Claims(email, subject, issued, expires)
 
 
-def _key_id(token: str) -> str:
+def key_id(token: str) -> str:
+    """Return which key a token says that it is signed with; raises UnauthenticatedError, ValueError."""
     from google.auth import jwt
 
     key = jwt.decode_header(token).get("kid")  # type: ignore[no-untyped-call]
@@ -112,7 +113,8 @@ def _key_id(token: str) -> str:
     return key
 
 
-def _seconds(payload: Mapping[str, Any], claim: str) -> float:
+def seconds(payload: Mapping[str, Any], claim: str) -> float:
+    """Return a claim that is a time, in seconds since the epoch; raises UnauthenticatedError."""
     value = payload.get(claim)
     # The comparison also refuses NaN, infinity, and an int that no float can hold.
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _LATEST:
@@ -120,6 +122,7 @@ def _seconds(payload: Mapping[str, Any], claim: str) -> float:
     return float(value)
 
 
-def _require(held: bool, otherwise: str) -> None:
+def require(held: bool, otherwise: str) -> None:
+    """Raise UnauthenticatedError unless something holds."""
     if not held:
         raise UnauthenticatedError(otherwise)

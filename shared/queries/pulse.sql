@@ -49,4 +49,5 @@ FROM (
 SELECT
     (SELECT count(*) FROM operations WHERE admitted_at IS NULL AND state = 'requested') AS waiting,
     (SELECT count(*) FROM operations WHERE admitted_at IS NOT NULL AND state IN ('requested', 'running')) AS in_flight,
-    (SELECT count(*) FROM operations WHERE state = 'needs_review') AS needs_review;
+    (SELECT count(*) FROM operations WHERE state = 'needs_review') AS needs_review,
+    now() AS taken_at;

@@ -44,7 +44,7 @@ LIMIT CAST(:page_size AS int);
 -- name: read_operation_whole
 -- One operation of any tenant with its steps, attempts, effects, outbox rows, letters and review actions, as JSON.
 SELECT o.id, o.tenant, o.type, o.key, o.state, o.input, o.accepted_at, o.finished_at, o.cancel_requested_at,
-    o.not_before, o.deadline, o.ordering_key,
+    o.not_before, o.deadline, o.ordering_key, now() AS read_at,
     (SELECT json_agg(json_build_object(
         'step', s.step, 'state', s.state, 'needs', s.needs, 'attempt', s.attempt, 'failures', s.failures,
         'waits', s.waits, 'dispatch', s.dispatch, 'generation', s.generation, 'available_at', s.available_at,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from shared import ijson
@@ -197,15 +197,18 @@ def note(
     database.in_transaction(act)
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True)
-class Item:
+class Item(Generic[T]):
     """What became of one item of a bulk action: `error` is None when it was done."""
 
-    item: UUID
+    item: T
     error: str | None
 
 
-def each(items: Iterable[UUID], act: Callable[[UUID], object]) -> list[Item]:
+def each(items: Iterable[T], act: Callable[[T], object]) -> list[Item[T]]:
     """Decide about several items, each on its own: one that cannot be done keeps none of the others from it."""
     report = []
     for item in items:

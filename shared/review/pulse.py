@@ -69,6 +69,7 @@ class Pulse:
     letters: tuple[OpenLetters, ...]
     pauses: tuple[Pause, ...]
     circuits: tuple[Circuit, ...]
+    taken_at: datetime
 
     @property
     def outcomes(self) -> Counter[str]:
@@ -93,6 +94,7 @@ def take(database: Database, pipeline: Pipeline, minutes: int = MINUTES) -> Puls
         tuple(OpenLetters(*row) for row in database.run("count_open_dead_letters", repeat_if_lost=True)),
         tuple(pauses.listed(database)),
         tuple(circuits.listed(database)),
+        unfinished.taken_at,
     )
 
 

@@ -1,0 +1,113 @@
+-- A pipeline that has been at work: :count operations, of which :bad need a person, spread over :hours hours.
+
+-- name: fill_operations
+-- One in five is an invoice, the others are reports; the newest few are under way.
+INSERT INTO operations (id, tenant, type, key, input, state, steps_left, steps_alive, steps_in_review, accepted_at,
+    admitted_at, finished_at)
+SELECT uuidv7(at - now()), CASE WHEN n % 7 = 0 THEN 'branch' ELSE 'shop' END,
+    CASE WHEN n % 5 = 0 THEN 'invoice.generate' ELSE 'report.generate' END,
+    CASE WHEN n % 5 = 0 THEN 'order-' ELSE 'report-' END || 536365 + n,
+    CASE WHEN n % 5 = 0
+        THEN json_build_object('order_id', (536365 + n)::text, 'customer', json_build_object('name', 'Canary Hidden'))
+        ELSE json_build_object('account', 'account-' || n % 90, 'period', '2011-11') END,
+    s.state, CASE WHEN s.state = 'succeeded' THEN 0 ELSE 2 END, (s.state = 'running')::int,
+    (s.state = 'needs_review')::int, at, at,
+    CASE WHEN s.state = 'succeeded' THEN at + make_interval(secs => 0.4 + 2 * pow(random(), 4)) END
+FROM generate_series(1, CAST(:count AS int)) AS n,
+    LATERAL (SELECT now() - make_interval(secs => (CAST(:count AS int) - n) * 3600.0 * :hours / :count) AS at) AS t,
+    LATERAL (SELECT CASE
+        WHEN n > CAST(:count AS int) - 6 THEN 'running'
+        WHEN n % greatest(CAST(:count AS int) / CAST(:bad AS int), 1) = 3 THEN 'needs_review'
+        ELSE 'succeeded' END AS state) AS s;
+
+-- name: fill_identities
+-- The identity of each.
+INSERT INTO identities (tenant, type, key, operation_id, fingerprint, fingerprint_version, accepted_at)
+SELECT tenant, type, key, id, sha256(''), 1, accepted_at FROM operations ON CONFLICT DO NOTHING;
+
+-- name: fill_steps
+-- The steps of each: of an invoice the second is what is under way or went wrong, of a report the first.
+INSERT INTO steps (operation_id, step, state, needs, needs_left, attempt, failures, dispatch, fence, available_at,
+    attempt_started_at, lease_expires_at, finished_at, result, error_kind, error)
+SELECT o.id, p.step, s.state, p.needs, CASE WHEN s.state = 'waiting' THEN cardinality(p.needs) ELSE 0 END,
+    CASE s.state WHEN 'waiting' THEN 0 WHEN 'exhausted' THEN 5 ELSE 1 END, CASE s.state WHEN 'exhausted' THEN 5 ELSE 0 END,
+    1, CASE s.state WHEN 'waiting' THEN 0 ELSE 5 END, o.accepted_at,
+    CASE WHEN s.state <> 'waiting' THEN o.accepted_at END, CASE WHEN s.state = 'running' THEN now() + interval '1 hour' END,
+    CASE WHEN s.state IN ('succeeded', 'exhausted', 'unresolved') THEN coalesce(o.finished_at, o.accepted_at) END,
+    CASE WHEN s.state = 'succeeded' THEN json_build_object('number', 'INV-2011-' || o.key) END,
+    CASE s.state WHEN 'exhausted' THEN 'ConnectionError' WHEN 'unresolved' THEN 'effect_unknown' END,
+    CASE s.state WHEN 'exhausted' THEN 'the mail server refused the connection five times'
+        WHEN 'unresolved' THEN 'the provider did not answer within 10 s; whether the payment was made is not known' END
+FROM operations AS o
+INNER JOIN (VALUES ('invoice.generate', 1, 'record', '{}'::text[]), ('invoice.generate', 2, 'collect', '{record}'),
+    ('invoice.generate', 3, 'render', '{collect}'), ('invoice.generate', 4, 'notify', '{render}'),
+    ('invoice.generate', 5, 'announce', '{record,notify}'), ('report.generate', 2, 'generate', '{}'),
+    ('report.generate', 3, 'notify', '{generate}')) AS p (type, place, step, needs) ON p.type = o.type
+CROSS JOIN LATERAL (SELECT CASE
+    WHEN o.state = 'succeeded' OR p.place = 1 THEN 'succeeded'
+    WHEN p.place > 2 THEN 'waiting'
+    WHEN o.state = 'running' THEN 'running'
+    WHEN o.type = 'invoice.generate' THEN 'unresolved' ELSE 'exhausted' END AS state) AS s;
+
+-- name: fill_attempts
+-- One attempt a step, of an exhausted one five.
+INSERT INTO attempts (operation_id, step, attempt, generation, dispatch, fence, outcome, error_kind, error, started_at,
+    ended_at)
+SELECT s.operation_id, s.step, n, 1, n, n,
+    CASE WHEN s.state = 'succeeded' THEN 'succeeded' WHEN n < s.attempt THEN 'retry' ELSE s.state END,
+    s.error_kind, s.error, s.available_at + make_interval(secs => 12 * (n - 1)),
+    s.available_at + make_interval(secs => 12 * (n - 1) + 0.3 + random() / 4)
+FROM steps AS s CROSS JOIN LATERAL generate_series(1, s.attempt) AS n
+WHERE s.state <> 'running';
+
+-- name: fill_effects
+-- One effect a step that has outside ones; a step that is unresolved does not know of its payment.
+INSERT INTO effects (operation_id, step, name, provider, state, provider_key, request, permits, unaccounted, lookups,
+    reference, reason, evidence, intended_at, unknown_since, confirmed_at)
+SELECT s.operation_id, s.step, CASE s.step WHEN 'collect' THEN 'payment' ELSE 'document' END,
+    CASE s.step WHEN 'collect' THEN 'payments' ELSE 'storage' END, e.state,
+    'ep_' || md5(s.operation_id || s.step), '\x7b7d', 1, (e.state = 'unknown')::int, CASE e.state WHEN 'unknown' THEN 3 ELSE 0 END,
+    CASE e.state WHEN 'confirmed' THEN 'pi_' || left(md5(s.operation_id::text), 20) END,
+    CASE e.state WHEN 'unknown' THEN 'no answer within 10 s' END, CASE e.state WHEN 'confirmed' THEN 'answer' END,
+    s.available_at, CASE e.state WHEN 'unknown' THEN s.available_at END, CASE e.state WHEN 'confirmed' THEN s.available_at END
+FROM steps AS s, LATERAL (SELECT CASE s.state WHEN 'succeeded' THEN 'confirmed' ELSE 'unknown' END AS state) AS e
+WHERE s.step IN ('collect', 'render', 'generate') AND s.state IN ('succeeded', 'unresolved');
+
+-- name: fill_dead_letters
+-- A letter for each step that needs a person, and three closed ones for each open.
+INSERT INTO dead_letters (id, operation_id, step, generation, cause, error_kind, error, opened_at, last_seen_at)
+SELECT uuidv7(s.finished_at - now()), s.operation_id, s.step, 1, s.state, s.error_kind, s.error, s.finished_at, s.finished_at
+FROM steps AS s WHERE s.state IN ('exhausted', 'unresolved');
+
+-- name: fill_closed_letters
+-- Closed letters of earlier generations.
+INSERT INTO dead_letters (id, operation_id, step, generation, cause, state, error_kind, opened_at, last_seen_at,
+    closed_at, closed_reason)
+SELECT uuidv7(s.finished_at - now()), s.operation_id, s.step, 1, 'exhausted', 'closed', 'TimeoutError', s.finished_at,
+    s.finished_at, now(), 'step succeeded'
+FROM steps AS s WHERE s.state = 'succeeded' AND s.step IN ('collect', 'generate')
+ORDER BY s.operation_id LIMIT CAST(:bad AS int) * 3;
+
+-- name: fill_malformed
+-- Messages that nobody could read.
+INSERT INTO dead_letters (digest, cause, error_kind, error, raw, subscription, message_id, delivery_count, occurrences)
+SELECT sha256(n::text::bytea), 'malformed', 'MalformedMessageError', 'the data is not base64',
+    '{"message": {"data": "%%%", "messageId": "' || n || '"}}', 'projects/p/subscriptions/invoice-record', n::text, 5, 3
+FROM generate_series(1, 2) AS n;
+
+-- name: hold_some
+-- What is paused.
+INSERT INTO pauses (kind, name, actor, reason) VALUES
+    ('step', 'report.generate/notify', 'ada@example.com', 'the mail server is being moved');
+
+-- name: open_circuit
+-- A provider that does not answer.
+INSERT INTO circuits (provider, failures, openings, opened_at, open_until)
+VALUES ('payments', 14, 1, now() - interval '2 minutes', now() + interval '40 seconds');
+
+-- name: queue_some
+-- A backlog.
+INSERT INTO outbox (operation_id, step, type, dispatch, available_at, publish_after)
+SELECT s.operation_id, s.step, o.type, 1, now() - make_interval(secs => 20 * random()), now()
+FROM steps AS s INNER JOIN operations AS o ON o.id = s.operation_id
+WHERE s.state = 'waiting' AND o.state = 'running';
