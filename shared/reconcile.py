@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Sweep:
-    """What one run moved, and the pulse of the effects after it; `unfinished` is how many duties had no more time."""
+    """What one run moved, and the pulse of effects and dead letters after it; `unfinished` is how many duties had no more time."""
 
     requeued: int
     exhausted: int
@@ -49,6 +49,7 @@ class Sweep:
     unfinished: int
     unknown_effects: int
     oldest_unknown_age: float
+    open_dead_letters: int
 
 
 def run_once(
@@ -70,11 +71,16 @@ def run_once(
         turns = [turn for turn in turns if _took(turn, moved, errors)]
     unknown, age = outbox.database.run("effects_pulse")[0]
     counts = {name: moved[name] for name in Sweep.__dataclass_fields__}
-    sweep = Sweep(**counts | {"unfinished": len(turns), "unknown_effects": unknown, "oldest_unknown_age": age})
+    counts |= {"unfinished": len(turns), "unknown_effects": unknown, "open_dead_letters": _open_letters(outbox)}
+    sweep = Sweep(**counts | {"oldest_unknown_age": age})
     log.info("reconcile sweep", extra={"sweep": vars(sweep)})
     if errors:
         raise errors[0]
     return sweep
+
+
+def _open_letters(outbox: Outbox) -> int:
+    return sum(row.open for row in outbox.database.run("count_open_dead_letters"))
 
 
 def _took(turn: Iterator[Moved], moved: Counter[str], errors: list[EchoproofError]) -> bool:
