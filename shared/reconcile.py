@@ -35,7 +35,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Sweep:
-    """What one run moved, and the pulse of effects and dead letters after it; `unfinished` is how many duties had no more time."""
+    """What one run moved, and the pulse of effects and dead letters after it.
+
+    `unfinished` is how many duties had no more time.
+    """
 
     requeued: int
     exhausted: int
