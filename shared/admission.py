@@ -41,10 +41,11 @@ def admit_tenant(outbox: Outbox, pipeline: Pipeline, tenant: str) -> int:
     """Do what `admit` does; raises what the database does.
 
     One at a time admits for a tenant, so that its limit holds. Who finds another at it leaves everything to the other,
-    who looks again after its commit, when it no longer stands in anybody's way: no room goes unseen.
+    who looks again after its commit, when it no longer stands in anybody's way: no room goes unseen. So whoever has
+    admitted, even nothing, looks again.
     """
     which = _which(pipeline, tenant)
-    operations = fruitless = 0
+    operations = 0
     for _ in range(ROUNDS):
         if not outbox.database.run("may_admit", repeat_if_lost=True, **which)[0].may:
             break
@@ -53,10 +54,6 @@ def admit_tenant(outbox: Outbox, pipeline: Pipeline, tenant: str) -> int:
             break
         outbox.publish_at_once(admitted)
         operations += len({dispatch.operation_id for dispatch in admitted})
-        # Nothing, twice: the key is locked by an acceptance or a review, which admits when it is done.
-        fruitless = 0 if admitted else fruitless + 1
-        if fruitless > 1:
-            break
     return operations
 
 

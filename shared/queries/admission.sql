@@ -27,8 +27,8 @@ SELECT (
 SELECT pg_try_advisory_xact_lock(hashtextextended('admission of ' || :tenant, 0)) AS locked;
 
 -- name: lock_free_keys
--- Locks the keys whose next operation may start, those that wait longest first; a key that somebody else has locked is
--- being given a next operation, or resumed, and is left to them.
+-- Locks the keys whose next operation may start, those that wait longest first. It waits for whoever is giving a position
+-- or replaying this moment, and skips nobody: what they leave to the one who admits must find it willing.
 WITH held AS (
     SELECT o.ordering_key
     FROM operations AS o
@@ -49,7 +49,7 @@ WHERE o.tenant = :tenant AND o.admitted_at IS NULL AND o.state = 'requested' AND
     )
 ORDER BY o.starts_at, o.id
 LIMIT CAST(:batch AS int)
-FOR NO KEY UPDATE OF k SKIP LOCKED;
+FOR NO KEY UPDATE OF k;
 
 -- name: admit_operations
 -- Admits what may start, oldest first, as far as the tenant has room: of each locked key the first that is due, unless
