@@ -17,7 +17,7 @@ from shared.console import actions, pages
 from shared.console.access import Person, authenticator
 from shared.console.answers import Desk, Page, Redirect, Refusal, refusal_of
 from shared.console.forms import MAX_FORM_BYTES, MAX_FORM_PARTS, Signer
-from shared.console.rendering import CONTENT_TYPES, STATIC, renderer
+from shared.console.rendering import CONTENT_TYPES, STATIC, STATIC_FILES, renderer
 from shared.console.settings import ConsoleSettings
 from shared.database import Database
 from shared.errors import ForbiddenError, NotFoundError
@@ -35,6 +35,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+ASSETS = "/assets/"
 NOT_KEPT = "no-store"
 KEPT = "public, max-age=31536000, immutable"  # a static file's address changes with its content
 
@@ -59,7 +60,6 @@ ROUTES = Map(
     [
         *(Rule(path, methods=["GET"], endpoint=path) for path in LOOK),
         *(Rule(path, methods=["POST"], endpoint=path) for path in DECIDE),
-        Rule("/static/<name>", methods=["GET"], endpoint="static"),
     ],
     strict_slashes=True,
     merge_slashes=False,
@@ -91,11 +91,11 @@ class Console:
         request.max_form_parts = MAX_FORM_PARTS
         who = _Who(None, "")
         try:
-            endpoint, values = self._routed(request)
-            if endpoint == "static":
-                return self._static(values["name"])
+            if request.path.startswith(ASSETS):  # they are the same for everybody, and a refusal needs them too
+                return self._static(request.path.removeprefix(ASSETS))
             person = self._authenticate(request)
             who = _Who(person, self._signer.token(person.name))
+            endpoint, values = self._routed(request)
             return self._view(request, who, person, endpoint, values)
         except Exception as error:  # noqa: BLE001 - the page says so, the log says what
             return self._refused(error, who, request.method)
@@ -127,10 +127,10 @@ class Console:
         return self._page(who, done.template, done.values, done.status)
 
     def _static(self, name: str) -> Response:
-        path = STATIC / name
-        kind = CONTENT_TYPES.get(path.suffix)
-        if kind is None or path.parent != STATIC or not path.is_file():
+        if name not in STATIC_FILES:
             raise NotFoundError
+        path = STATIC / name
+        kind = CONTENT_TYPES[path.suffix]
         return Response(
             path.read_bytes(), content_type=f"{kind}; charset=utf-8", headers={**HEADERS, "Cache-Control": KEPT}
         )

@@ -19,6 +19,7 @@ from shared.review.timeline import time_of
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
 CONTENT_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+STATIC_FILES = frozenset(path.name for path in STATIC.iterdir() if path.suffix in CONTENT_TYPES)
 
 # Controls, lone surrogates, soft hyphens, and what turns the direction of text or has no width: shown as a code, an
 # operator sees what is there, and none of it can disguise what stands beside it.
@@ -105,7 +106,7 @@ def tone(state: str | None) -> str:
 @functools.cache
 def asset(name: str) -> str:
     """Return the address of a static file; it changes with its content, so that browsers may keep the file."""
-    return f"/static/{name}?v={hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]}"
+    return f"/assets/{name}?v={hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]}"
 
 
 def renderer() -> Callable[..., str]:

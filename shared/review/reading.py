@@ -124,9 +124,12 @@ def operation(database: Database, pipeline: Pipeline, operation_id: UUID) -> dic
         raise NotFoundError("there is no such operation")
     found: dict[str, Any] = rows[0]._asdict()
     try:
-        hidden = pipeline.operation(found["type"]).sensitive
+        known = pipeline.operation(found["type"])
     except UnknownTypeError:
         hidden = Sensitive(("*",), ("*",))  # nobody says any more what may be shown
+    else:
+        hidden, order = known.sensitive, list(known.steps)
+        found["steps"].sort(key=lambda step: order.index(step["step"]) if step["step"] in order else len(order))
     found["input"] = redact(found["input"], hidden.input)
     for step in found["steps"]:
         step["result"] = redact(step["result"], hidden.results)

@@ -51,10 +51,10 @@ class Iap:
         """What serves the public key, as Google does."""
         return CertificateServer(cast(Signer, self))
 
-    def claims(self, email: str, **other: Any) -> dict[str, Any]:
+    def claims(self, who: str, **other: Any) -> dict[str, Any]:
         now = int(time.time())
         usual = {"iss": ISSUER, "aud": AUDIENCE, "sub": "accounts.google.com:1", "iat": now, "exp": now + 600}
-        return usual | {"email": email} | other
+        return usual | {"email": who} | other
 
     def sign(self, claims: Mapping[str, Any], header: Mapping[str, Any] | None = None) -> str:
         token: bytes = jwt.encode(self._signer, dict(claims), dict(header or {}))  # type: ignore[no-untyped-call]
@@ -86,8 +86,12 @@ class Answer:
 
     def form(self, action: str) -> Form:
         """The one form that posts there."""
-        (found,) = [form for form in self.forms if form.action == action and form.method == "post"]
+        (found,) = self.forms_of(action)
         return found
+
+    def forms_of(self, action: str) -> list[Form]:
+        """Every form that posts there."""
+        return [form for form in self.forms if form.action == action and form.method == "post"]
 
 
 @dataclass
@@ -163,6 +167,10 @@ class Service:
     def identity(self, who: str | None) -> dict[str, Any]:
         return {} if who is None else {ASSERTION: self.iap.assertion(who)}
 
+    def token(self, who: str = ADA) -> str:
+        """The token that a person's forms carry."""
+        return dict(self.get("/steps", who).forms_of("/pauses")[0].fields)["token"]
+
     def log(self) -> str:
         return self.log_file.read_text(errors="replace")
 
@@ -172,7 +180,7 @@ class Service:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             try:
-                self.get("/static/icon.svg", None)
+                self.get("/assets/icon.svg", None)
             except (OSError, http.client.HTTPException):
                 time.sleep(0.05)
             else:

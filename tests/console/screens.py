@@ -54,4 +54,5 @@ def page_of(
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     yield page
     context.close()
-    assert [text for text in complaints if "status of 4" not in text and "status of 5" not in text] == []
+    unexpected = [text for text in complaints if "status of 4" not in text and "status of 5" not in text]
+    assert unexpected == [], unexpected

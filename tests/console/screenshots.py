@@ -26,6 +26,7 @@ def addresses(url: str) -> dict[str, str]:
     )
     exhausted = raw.run("SELECT operation_id FROM steps WHERE state = 'exhausted' ORDER BY operation_id DESC LIMIT 1")
     letter = raw.run("SELECT id FROM dead_letters WHERE cause = 'malformed' LIMIT 1")
+    story = raw.run("SELECT operation_id FROM reviews LIMIT 1")
     many = raw.run("SELECT operation_id || '/' || step FROM steps WHERE state = 'exhausted' LIMIT 2")
     raw.close()
     items = [str(row[0]) for row in [*unresolved, *many]]
@@ -34,6 +35,7 @@ def addresses(url: str) -> dict[str, str]:
         "operations": "/operations",
         "operation": f"/operations/{items[0].partition('/')[0]}",
         "operation-exhausted": f"/operations/{exhausted[0][0]}",
+        "operation-replayed": f"/operations/{story[0][0]}",
         "dead-letters": "/dead-letters",
         "dead-letter": f"/dead-letters/{letter[0][0]}",
         "dry-run": f"/review?item={items[0]}",
