@@ -163,10 +163,10 @@ VALUES (:actor, :action, :mode, :reason, CAST(:dead_letter_id AS uuid), CAST(:op
 RETURNING id, at;
 
 -- name: lock_ordering_key
--- Locks an ordering key, so that nothing of it starts meanwhile.
-SELECT ordering_key FROM ordering_keys
-WHERE tenant = :tenant AND ordering_key = :ordering_key
-FOR NO KEY UPDATE;
+-- Locks an ordering key, so that nothing of it starts meanwhile; makes its row again should it have been pruned.
+INSERT INTO ordering_keys AS k (tenant, ordering_key, tail) VALUES (:tenant, :ordering_key, 0)
+ON CONFLICT (tenant, ordering_key) DO UPDATE SET tail = k.tail
+RETURNING ordering_key;
 
 -- name: find_key_holder
 -- Another operation that holds an ordering key; a statement of its own, after the lock, to see what was just committed.
