@@ -136,4 +136,5 @@ resource "google_sql_user" "this" {
   instance        = google_sql_database_instance.this.name
   type            = "CLOUD_IAM_SERVICE_ACCOUNT"
   deletion_policy = "ABANDON"
+  database_roles  = each.key == "migrate" ? ["cloudsqlsuperuser"] : null # it makes roles and owns the schema
 }
