@@ -1,7 +1,7 @@
 """The step's state machine: every edge, with the actors that may take it.
 
-The same edges are guarded in SQL (`step_edge_is_legal` in migrations/0001); a test compares the two and walks
-every pair. The diagram in docs/states.md is tested against this table too.
+The same edges are guarded in SQL (`step_edge_is_legal` in migrations/0001, and by actor `step_edge_actors` in
+migrations/0011); tests compare, and walk every pair. The diagram in docs/states.md is tested against this table too.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class State(StrEnum):
 class Actor(StrEnum):
     """Who moves a step."""
 
+    ADMIT = "admit"
     CLAIM = "claim"
     SETTLE = "settle"
     RECONCILE = "reconcile"
@@ -39,11 +40,12 @@ Edge = tuple[State, State]
 
 TRANSITIONS: MappingProxyType[Edge, frozenset[Actor]] = MappingProxyType(
     {
-        (State.WAITING, State.QUEUED): frozenset({Actor.SETTLE, Actor.RECONCILE, Actor.REVIEW}),
+        (State.WAITING, State.QUEUED): frozenset({Actor.ADMIT, Actor.SETTLE, Actor.RECONCILE, Actor.REVIEW}),
         (State.WAITING, State.CANCELLED): frozenset({Actor.CANCEL, Actor.REVIEW}),
         (State.QUEUED, State.RUNNING): frozenset({Actor.CLAIM}),
         (State.QUEUED, State.EXHAUSTED): frozenset({Actor.CLAIM, Actor.RELAY, Actor.RECONCILE}),
-        (State.QUEUED, State.UNRESOLVED): frozenset({Actor.CLAIM, Actor.RECONCILE}),
+        # Whoever cancels or exhausts a queued step with an open effect leaves it unresolved (guard_open_effects).
+        (State.QUEUED, State.UNRESOLVED): frozenset({Actor.CLAIM, Actor.CANCEL, Actor.RELAY, Actor.RECONCILE}),
         (State.QUEUED, State.CANCELLED): frozenset({Actor.CLAIM, Actor.CANCEL}),
         (State.RUNNING, State.SUCCEEDED): frozenset({Actor.SETTLE}),
         (State.RUNNING, State.QUEUED): frozenset({Actor.SETTLE, Actor.RECONCILE}),

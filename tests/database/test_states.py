@@ -77,6 +77,15 @@ def test_the_database_function_holds_the_same_edges(kit: Kit) -> None:
     assert found == set(TRANSITIONS)
 
 
+def test_the_database_knows_the_same_actors_of_each_edge(kit: Kit) -> None:
+    rows = kit.query(
+        "SELECT a.state, b.state, step_edge_actors(a.state, b.state) "
+        f"FROM unnest(ARRAY{[s.value for s in State]}) a (state), unnest(ARRAY{[s.value for s in State]}) b (state)"
+    )
+    found = {(State(a), State(b)): set(actors) for a, b, actors in rows if actors is not None}
+    assert found == {edge: {actor.value for actor in actors} for edge, actors in TRANSITIONS.items()}
+
+
 def test_the_counts_and_the_operations_state_follow_from_the_step(kit: Kit) -> None:
     expected = {
         State.WAITING: ("requested", 1, 0, 0, 0, 0),
