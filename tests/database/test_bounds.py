@@ -22,7 +22,7 @@ from tests.database.line import Counted, Line, Noting, settled_once
 def test_case_33_without_a_connection_a_delivery_is_told_to_come_back_and_charges_nothing(line: Line) -> None:
     """Fewer connections than the pools of all instances want: the server refuses (53300)."""
     role = f"few_{line.value('SELECT current_database()')}"
-    line.query(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 1 IN ROLE pg_read_all_data, pg_write_all_data")
+    line.query(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 1 IN ROLE echoproof_every_step")
     url = urlsplit(line.url)._replace(netloc=f"{role}@127.0.0.1:{urlsplit(line.url).port}").geturl()
     other, line.through = connector(url)(), Database(connector(url), size=2)
     accepted = line.accept("test.line")
