@@ -47,8 +47,8 @@ def visible(value: Any) -> Any:
 
 
 def exact(value: object) -> Markup:
-    """Return a value for a form's field: escaped, but with every character that it has."""
-    return escape(str(value))
+    """Return a value for a form's field: escaped, what cannot be seen as a reference that a browser reads as itself."""
+    return Markup(_UNSEEN.sub(lambda match: f"&#{ord(match[0])};", str(escape(str(value)))))  # noqa: S704 - escaped
 
 
 def age(seconds: float | None) -> str:

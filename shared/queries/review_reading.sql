@@ -8,8 +8,24 @@ SELECT dl.id, dl.state, dl.cause, dl.operation_id, dl.step, dl.generation, dl.er
 FROM dead_letters AS dl
 LEFT JOIN operations AS o ON o.id = dl.operation_id
 LEFT JOIN steps AS s ON s.operation_id = dl.operation_id AND s.step = dl.step
-WHERE dl.state = ANY(CAST(:states AS text[]))
+WHERE dl.state = :state
     AND dl.id < coalesce(CAST(:cursor AS uuid), 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    AND (CAST(:cause AS text) IS NULL OR dl.cause = :cause)
+    AND (CAST(:tenant AS text) IS NULL OR o.tenant = :tenant)
+    AND (CAST(:type AS text) IS NULL OR o.type = :type)
+    AND (CAST(:step AS text) IS NULL OR dl.step = :step)
+ORDER BY dl.id DESC
+LIMIT CAST(:page_size AS int);
+
+-- name: list_all_dead_letters
+-- The same of open and closed ones: one state's order comes from an index, that of two from the key.
+SELECT dl.id, dl.state, dl.cause, dl.operation_id, dl.step, dl.generation, dl.error_kind, left(dl.error, 300) AS error,
+    dl.occurrences, dl.opened_at, dl.last_seen_at, dl.closed_at, dl.closed_reason, o.tenant, o.type, o.key,
+    o.state AS operation_state, s.state AS step_state, s.generation AS step_generation
+FROM dead_letters AS dl
+LEFT JOIN operations AS o ON o.id = dl.operation_id
+LEFT JOIN steps AS s ON s.operation_id = dl.operation_id AND s.step = dl.step
+WHERE dl.id < coalesce(CAST(:cursor AS uuid), 'ffffffff-ffff-ffff-ffff-ffffffffffff')
     AND (CAST(:cause AS text) IS NULL OR dl.cause = :cause)
     AND (CAST(:tenant AS text) IS NULL OR o.tenant = :tenant)
     AND (CAST(:type AS text) IS NULL OR o.type = :type)
@@ -30,14 +46,57 @@ FROM dead_letters
 WHERE id = CAST(:dead_letter_id AS uuid);
 
 -- name: search_operations
--- A page of operations, newest first, of every tenant or one, by state, type and key.
+-- A page of operations, newest first. The searches that follow each begin with another index.
 SELECT o.id, o.tenant, o.type, o.key, o.state, o.accepted_at, o.finished_at
 FROM operations AS o
 WHERE o.id < coalesce(CAST(:cursor AS uuid), 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    AND (CAST(:state AS text) IS NULL OR o.state = :state)
+    AND (CAST(:type AS text) IS NULL OR o.type = :type)
+ORDER BY o.id DESC
+LIMIT CAST(:page_size AS int);
+
+-- name: search_operations_of_key
+-- The same of one key.
+SELECT o.id, o.tenant, o.type, o.key, o.state, o.accepted_at, o.finished_at
+FROM operations AS o
+WHERE o.key = :key
+    AND o.id < coalesce(CAST(:cursor AS uuid), 'ffffffff-ffff-ffff-ffff-ffffffffffff')
     AND (CAST(:tenant AS text) IS NULL OR o.tenant = :tenant)
     AND (CAST(:state AS text) IS NULL OR o.state = :state)
     AND (CAST(:type AS text) IS NULL OR o.type = :type)
-    AND (CAST(:key AS text) IS NULL OR o.key = :key)
+ORDER BY o.id DESC
+LIMIT CAST(:page_size AS int);
+
+-- name: search_operations_of_tenant
+-- The same of one tenant.
+SELECT o.id, o.tenant, o.type, o.key, o.state, o.accepted_at, o.finished_at
+FROM operations AS o
+WHERE o.tenant = :tenant
+    AND o.id < coalesce(CAST(:cursor AS uuid), 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    AND (CAST(:state AS text) IS NULL OR o.state = :state)
+    AND (CAST(:type AS text) IS NULL OR o.type = :type)
+ORDER BY o.id DESC
+LIMIT CAST(:page_size AS int);
+
+-- name: search_operations_unfinished
+-- The same of a tenant in a state in which few are.
+SELECT o.id, o.tenant, o.type, o.key, o.state, o.accepted_at, o.finished_at
+FROM operations AS o
+WHERE o.tenant = :tenant
+    AND o.state = :state AND o.state NOT IN ('succeeded', 'cancelled')
+    AND o.id < coalesce(CAST(:cursor AS uuid), 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    AND (CAST(:type AS text) IS NULL OR o.type = :type)
+ORDER BY o.id DESC
+LIMIT CAST(:page_size AS int);
+
+-- name: search_operations_ended_badly
+-- The same of every tenant or one in a state in which few end.
+SELECT o.id, o.tenant, o.type, o.key, o.state, o.accepted_at, o.finished_at
+FROM operations AS o
+WHERE o.state = :state AND o.state IN ('failed', 'cancelled', 'needs_review')
+    AND o.id < coalesce(CAST(:cursor AS uuid), 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    AND (CAST(:tenant AS text) IS NULL OR o.tenant = :tenant)
+    AND (CAST(:type AS text) IS NULL OR o.type = :type)
 ORDER BY o.id DESC
 LIMIT CAST(:page_size AS int);
 

@@ -18,6 +18,7 @@ from shared.redaction import redact
 from shared.transitions import RESTING_STEPS, UNFINISHED
 
 CAUSES = ("exhausted", "unresolved", "undeliverable", "incompatible", "malformed", "unknown", "undelivered")
+ENDED_BADLY = ("failed", "cancelled", "needs_review")
 PAGE_SIZE = 50
 
 
@@ -65,18 +66,15 @@ def letters(
     cursor: UUID | None = None,
     page_size: int = PAGE_SIZE,
 ) -> Page:
-    """Return a page of the review queue, newest first."""
-    rows = database.run(
-        "list_dead_letters",
-        repeat_if_lost=True,
-        states=list(states),
-        cause=cause,
-        tenant=tenant,
-        type=operation_type,
-        step=step,
-        cursor=cursor,
-        page_size=page_size + 1,
-    )
+    """Return a page of the review queue, newest first; `states` is one of open and closed, or both."""
+    asked: dict[str, Any] = {
+        "cause": cause, "tenant": tenant, "type": operation_type, "step": step, "cursor": cursor,
+        "page_size": page_size + 1,
+    }  # fmt: skip
+    if len(states) == 1:
+        rows = database.run("list_dead_letters", repeat_if_lost=True, state=states[0], **asked)
+    else:
+        rows = database.run("list_all_dead_letters", repeat_if_lost=True, **asked)
     return _page([_letter(row) for row in rows], page_size)
 
 
@@ -100,17 +98,20 @@ def operations(
     cursor: UUID | None = None,
     page_size: int = PAGE_SIZE,
 ) -> Page:
-    """Return a page of operations, newest first."""
-    rows = database.run(
-        "search_operations",
-        repeat_if_lost=True,
-        tenant=tenant,
-        state=state,
-        type=operation_type,
-        key=key,
-        cursor=cursor,
-        page_size=page_size + 1,
-    )
+    """Return a page of operations, newest first; each kind of search has the statement that begins with its index."""
+    unused: tuple[str, ...] = ("key",)
+    asked = {"tenant": tenant, "state": state, "type": operation_type, "key": key}
+    if key is not None:
+        statement, unused = "search_operations_of_key", ()
+    elif state in ENDED_BADLY and (tenant is None or state == "cancelled"):
+        statement = "search_operations_ended_badly"
+    elif tenant is not None:
+        few = state is not None and state != "succeeded"
+        statement = f"search_operations_{'unfinished' if few else 'of_tenant'}"
+    else:
+        statement, unused = "search_operations", ("key", "tenant")
+    used = {name: value for name, value in asked.items() if name not in unused}
+    rows = database.run(statement, repeat_if_lost=True, cursor=cursor, page_size=page_size + 1, **used)
     return _page(rows, page_size)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Iterator
@@ -33,15 +34,28 @@ def keys_url(iap: Iap) -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(scope="session")
-def console_url(postgres: Postgres) -> Iterator[str]:
-    """URL of a database of these tests' own."""
+@contextlib.contextmanager
+def cloned(postgres: Postgres) -> Iterator[str]:
+    """Give the URL of a database of these tests' own."""
     name = f"console_{os.getpid()}_{next(_numbers)}"
     admin = Connection(connector(postgres.url)())
     admin.execute(f"CREATE DATABASE {name} TEMPLATE template_echoproof")
     yield postgres.url_of(name)
     admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
     admin.close()
+
+
+@pytest.fixture(scope="session")
+def console_url(postgres: Postgres) -> Iterator[str]:
+    with cloned(postgres) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def postgres_scene(postgres: Postgres) -> Iterator[str]:
+    """URL of a database that a test module fills."""
+    with cloned(postgres) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

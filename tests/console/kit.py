@@ -29,6 +29,7 @@ ADA = "ada@example.com"  # operator
 EVE = "eve@example.com"  # operator
 VAL = "val@example.com"  # viewer
 STRANGER = "mallory@example.com"
+ABSENT = "01900000-0000-7000-8000-000000000000"  # an id of nothing
 SECRET = "a secret of the tests, forty characters long"
 
 
@@ -45,7 +46,7 @@ class Iap:
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
         self.certificates = {kid: public.decode()}
-        self._signer = es.EsSigner.from_string(pem, key_id=kid)  # type: ignore[no-untyped-call]
+        self._signer = es.EsSigner.from_string(pem, key_id=kid)
 
     def server(self) -> CertificateServer:
         """What serves the public key, as Google does."""

@@ -17,7 +17,7 @@ FROM generate_series(1, CAST(:count AS int)) AS n,
     LATERAL (SELECT now() - make_interval(secs => (CAST(:count AS int) - n) * 3600.0 * :hours / :count) AS at) AS t,
     LATERAL (SELECT CASE
         WHEN n > CAST(:count AS int) - 6 THEN 'running'
-        WHEN n % greatest(CAST(:count AS int) / CAST(:bad AS int), 1) = 3 THEN 'needs_review'
+        WHEN n % ((CAST(:count AS int) / CAST(:bad AS int) - 1) | 1) = 3 THEN 'needs_review'
         ELSE 'succeeded' END AS state) AS s;
 
 -- name: fill_identities

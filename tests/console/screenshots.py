@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import get_args
 
+from playwright.sync_api import Browser
+
 from local.postgres import temporary
 from shared.database import Connection, connector
 from shared.migrate import migrate
@@ -46,19 +48,18 @@ def addresses(url: str) -> dict[str, str]:
     }
 
 
-def shoot(service: Service, pages: dict[str, str], folder: Path) -> None:
+def shoot(service: Service, pages: dict[str, str], folder: Path, started: Browser) -> None:
     """Take every picture."""
     folder.mkdir(parents=True, exist_ok=True)
-    with browser() as started:
-        for width in (WIDE, PHONE):
-            for scheme in get_args(Scheme):
-                with page_of(started, service, ADA, width=width, scheme=scheme) as page:
-                    for name, address in pages.items():
-                        page.goto(address)
-                        page.screenshot(path=folder / f"{name}-{width}-{scheme}.png", full_page=True)
-        with page_of(started, service, VAL) as page:
-            page.goto(pages["operation"])
-            page.screenshot(path=folder / f"viewer-{WIDE}-light.png", full_page=True)
+    for width in (WIDE, PHONE):
+        for scheme in get_args(Scheme):
+            with page_of(started, service, ADA, width=width, scheme=scheme) as page:
+                for name, address in pages.items():
+                    page.goto(address)
+                    page.screenshot(path=folder / f"{name}-{width}-{scheme}.png", full_page=True)
+    with page_of(started, service, VAL) as page:
+        page.goto(pages["operation"])
+        page.screenshot(path=folder / f"viewer-{WIDE}-light.png", full_page=True)
 
 
 def main(folder: Path) -> None:
@@ -74,7 +75,8 @@ def main(folder: Path) -> None:
             fill(server.url, OPERATIONS, BAD, HOURS)
             service = service_for(server.url, iap, keys.url, PIPELINE_FILE, scratch)
             try:
-                shoot(service, addresses(server.url), folder)
+                with browser() as started:
+                    shoot(service, addresses(server.url), folder, started)
             finally:
                 service.stop()
     finally:

@@ -36,6 +36,8 @@ class Shop(Till):
         self.path.write_text(PIPELINE)
         self.pipeline = self.outbox.pipeline = Pipeline.load(self.path)
 
+    soon = timedelta()
+
     def failed(self, *, kind: str = "TestError", error: str = "for a test", key: str | None = None) -> UUID:
         """An operation whose one step failed before it did anything outside."""
         return self.rested(steps.Outcome.FAILED, kind, error, key)

@@ -10,15 +10,14 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from shared.console.app import DECIDE, LOOK
-from tests.console.kit import ADA, AUDIENCE, EVE, SECRET, STRANGER, VAL, Iap, Service, service_for
+from tests.console.kit import ABSENT, ADA, AUDIENCE, EVE, SECRET, STRANGER, VAL, Iap, Service, service_for
 from tests.console.shop import Shop
 
-PAGES = [path.replace("<id>", str(uuid4())) for path in LOOK]
+PAGES = [path.replace("<id>", ABSENT) for path in LOOK]
 
 
 def forged(iap: Iap, **header: str) -> str:

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from shared import steps
-from tests.console.kit import ADA, EVE, Answer, Form, Service
+from tests.console.kit import ABSENT, ADA, EVE, Answer, Form, Service
 from tests.console.shop import Shop
 
 
@@ -141,7 +141,7 @@ def test_of_several_each_is_reported_and_what_cannot_be_done_keeps_none_from_it(
     report = replay(service, form)
     assert (report.status, report.title) == (200, "Report")
     assert "2 of 4 queued again, 2 not." in report.text
-    assert "has changed since the dry run" in report.text
+    assert "have changed since the dry run" in report.text
     assert "the step is queued" in report.text
     assert [shop.states(operation)["only"] for operation in operations] == ["failed", "queued", "queued", "queued"]
 
@@ -163,7 +163,7 @@ def test_a_dry_run_of_several_says_which_cannot_be_replayed(service: Service, sh
 
 
 @pytest.mark.parametrize(
-    "query", ["", "item=nothing", f"item={uuid4()}/only;x", "mode=resume", f"item={uuid4()}/only&mode=boldly"]
+    "query", ["", "item=nothing", f"item={ABSENT}/only;x", "mode=resume", f"item={ABSENT}/only&mode=boldly"]
 )
 def test_a_dry_run_of_nothing_in_particular_is_refused(service: Service, query: str) -> None:
     assert service.get(f"/review?{query}").status == 400
@@ -175,7 +175,7 @@ def test_a_dry_run_of_what_is_not_there_is_404(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    "seen", ["", "x:1:1", f"{uuid4()}/only:1", f"{uuid4()}/only:-1:1", f"{uuid4()}/only:1:99999999999999999999"]
+    "seen", ["", "x:1:1", f"{ABSENT}/only:1", f"{ABSENT}/only:-1:1", f"{ABSENT}/only:1:99999999999999999999"]
 )
 def test_a_form_that_is_not_ours_is_refused(service: Service, shop: Shop, seen: str) -> None:
     token = service.token()

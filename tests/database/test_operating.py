@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from local.cli import app
+from local.operating import surroundings
 from shared import steps
 from shared.review import pulse
 from tests.database.kit import Kit
@@ -23,7 +24,7 @@ def run(kit: Kit, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run a command as a shell would, on the test's database and pipeline."""
     monkeypatch.setenv("DATABASE_URL", kit.url)
     monkeypatch.setenv("PIPELINE_FILE", str(tmp_path / "pipeline.yaml"))
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr(surroundings.out, "_width", 300)  # COLUMNS is not asked where standard output is none
 
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(app, [str(argument) for argument in arguments])
