@@ -43,6 +43,11 @@ class Servers:
         return "PUBSUB_EMULATOR_HOST" in os.environ
 
     @property
+    def own_database(self) -> bool:
+        """Whether the database is one of these, which trusts every login from this machine."""
+        return self._postgres is not None
+
+    @property
     def dead(self) -> str | None:
         """What has stopped by itself, if anything has; the processes started as parts are their starter's to watch."""
         away = self._postgres if self._postgres_away else None

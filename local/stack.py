@@ -18,6 +18,7 @@ from pathlib import Path
 
 from local import topology
 from local.gateway import Gateway
+from local.logins import make_logins
 from local.parts import Part, PartFailedError
 from local.postgres import free_port
 from local.scheduler import Scheduler
@@ -80,6 +81,7 @@ class Stack:
         self._progress = progress
         self._servers = Servers(data, self._part, payment_faults or {})
         self._urls: dict[str, str] = {}
+        self._database_urls: dict[str, str] = {}
         self._scheduler: Scheduler | None = None
         self._gateway: Gateway | None = None
         self._watcher = threading.Thread(target=self._watch, daemon=True)
@@ -186,7 +188,10 @@ class Stack:
         self._progress("servers")
         self._servers.start()
         self._progress("migrations")
-        migrate(connector(self._servers.env["DATABASE_URL"]))
+        url = self._servers.env["DATABASE_URL"]
+        migrate(connector(url))
+        if self._servers.own_database:
+            self._database_urls = make_logins(url, self.pipeline)
 
     def _part(self, name: str, arguments: list[str], env: dict[str, str] | None = None) -> Part:
         part = Part(name, [sys.executable, *arguments], env or {}, self.data / f"{name}.log")
@@ -215,6 +220,7 @@ class Stack:
 
     def _function_env(self, name: str) -> dict[str, str]:
         return self._servers.env | {
+            "DATABASE_URL": self._database_urls.get(name, self._servers.env["DATABASE_URL"]),
             "GOOGLE_CLOUD_PROJECT": PROJECT,
             "PIPELINE_FILE": str(self._pipeline_file),
             "PUSH_AUDIENCE": self._url(name),

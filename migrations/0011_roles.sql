@@ -40,6 +40,16 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION give_role IS 'Grants a role with its rights, unless that was done; whoever calls it needs the role''s admin option.';
 
+CREATE FUNCTION take_role(member_name text, role_name text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE format('REVOKE %I FROM %I', role_name, member_name);
+    IF has_direct_role(member_name, role_name) THEN
+        RAISE EXCEPTION 'role % was granted to % by somebody else, who must revoke it', role_name, member_name
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
+END $$;
+COMMENT ON FUNCTION take_role IS 'Revokes a role; fails when it was granted by somebody else.';
+
 CREATE FUNCTION make_step_role(function text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF function !~ '^[a-z][a-z0-9]*(_[a-z0-9]+)*$' OR length(function) > 25 OR function ~ '^(actor|local)_'
@@ -52,7 +62,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION make_step_role IS 'Makes the role of a step function, with the rights that every step has; the function''s own tables are granted to it by the migration that makes them.';
 
-REVOKE EXECUTE ON FUNCTION make_role, give_role, make_step_role FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION make_role, give_role, take_role, make_step_role FROM PUBLIC;
 
 -- Who moves a step: one role an actor of shared/transitions.py, a test compares.
 DO $$

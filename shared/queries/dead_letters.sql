@@ -2,10 +2,7 @@
 
 -- name: find_step_owner
 -- What owns a step now: its state and its generation, under the row lock that every move of the step takes first.
-SELECT state, generation
-FROM steps
-WHERE operation_id = CAST(:operation_id AS uuid) AND step = :step
-FOR NO KEY UPDATE;
+SELECT state, generation FROM lock_step(CAST(:operation_id AS uuid), :step);
 
 -- name: record_step_dead_letter
 -- Records an undelivered message of a step, once a generation; an open row stays open, and says that it came again.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from local.logins import make_logins
 from local.parts import Part
 from local.postgres import free_port
 from local.signing import Signer
@@ -151,12 +152,13 @@ def service_for(
     database_url: str, signer: Signer, certs_url: str, pubsub: str, pipeline_file: Path, folder: Path
 ) -> Service:
     """Start intake before a database, through a proxy."""
-    parts = urlsplit(database_url)
+    pipeline = Pipeline.load(pipeline_file)
+    parts = urlsplit(make_logins(database_url, pipeline)["intake"])
     proxy = Proxy(parts.port or 5432)
     port = free_port()
     arguments = ["--source", str(ROOT / "functions/intake/main.py"), "--target", "main", "--host", "127.0.0.1"]
     env = {
-        "DATABASE_URL": parts._replace(netloc=f"postgres@127.0.0.1:{proxy.port}").geturl(),
+        "DATABASE_URL": parts._replace(netloc=f"{parts.username}@127.0.0.1:{proxy.port}").geturl(),
         "GOOGLE_CLOUD_PROJECT": "echoproof-test",
         "PIPELINE_FILE": str(pipeline_file),
         "CALLERS": json.dumps(CALLERS),
@@ -165,7 +167,7 @@ def service_for(
         "PUBSUB_EMULATOR_HOST": pubsub,
         "TASKS_LOCATION": "europe-west2",
         "TASKS_ACCOUNT": "tasks@project.iam.gserviceaccount.com",
-        "STEP_URLS": json.dumps(dict.fromkeys(Pipeline.load(pipeline_file).functions, "https://step.example")),
+        "STEP_URLS": json.dumps(dict.fromkeys(pipeline.functions, "https://step.example")),
         "CLOUD_TASKS_EMULATOR_HOST": f"127.0.0.1:{free_port()}",  # nothing listens: the relay's to hand over
         "THREADS": "8",
         "POOL_SIZE": "8",
