@@ -9,6 +9,7 @@ module "console_source" {
 
   folder        = "console"
   name          = "console"
+  pipeline_file = local.pipeline_file
   source_bucket = google_storage_bucket.source.name
   with          = ["migrations"] # its container runs the migrations too
 }
@@ -25,7 +26,7 @@ resource "google_cloud_run_v2_service" "console" {
 
   build_config {
     base_image               = "${var.region}-docker.pkg.dev/serverless-runtimes/google-22-full/runtimes/python311"
-    enable_automatic_updates = true
+    enable_automatic_updates = false # the migrations run in this image too, so it must be whole
     function_target          = "main"
     image_uri                = local.console_image
     service_account          = google_service_account.build.id

@@ -1,7 +1,7 @@
 # PostgreSQL: private, IAM users only, backed up, restorable to any second of the last week.
 
 resource "google_sql_database_instance" "this" {
-  name                = "echoproof"
+  name                = var.database.name
   database_version    = "POSTGRES_18"
   region              = var.region
   deletion_protection = var.database.deletion_protection
@@ -42,6 +42,12 @@ resource "google_sql_database_instance" "this" {
       private_network                               = google_compute_network.this.id
       enable_private_path_for_google_cloud_services = true
       ssl_mode                                      = "TRUSTED_CLIENT_CERTIFICATE_REQUIRED"
+    }
+
+    deny_maintenance_period {
+      start_date = var.database.deny_maintenance.start
+      end_date   = var.database.deny_maintenance.end
+      time       = "00:00:00"
     }
 
     maintenance_window {
@@ -117,7 +123,7 @@ resource "google_sql_database_instance" "this" {
 
     precondition {
       condition     = local.connections <= var.database.max_connections
-      error_message = "The functions may open ${local.connections} connections (twice the sum of max_instances × pool_size, for two revisions at once, and 20), but database.max_connections is ${var.database.max_connections}: lower functions' max_instances or pool_size, or raise max_connections and the tier."
+      error_message = "The functions may open ${local.connections} connections (twice the sum of max_instances × pool_size, for two revisions at once, and 20), but database.max_connections is ${var.database.max_connections}: lower max_instances or pool_size in functions or function_defaults, or raise database.max_connections and the tier."
     }
   }
 }

@@ -55,6 +55,7 @@ module "function" {
   ingress           = each.key == "intake" ? "ALLOW_ALL" : "ALLOW_INTERNAL_ONLY"
   invokers          = lookup(local.invokers, each.key, local.step_invokers)
   name              = each.value.name
+  pipeline_file     = local.pipeline_file
   project           = var.project
   region            = var.region
   secrets           = { for name in lookup(local.function_secrets, each.key, []) : local.secrets[name].variable => local.secret_values[name] }

@@ -1,17 +1,27 @@
 # Everything that follows from pipeline.yaml and the variables, computed once.
 
 locals {
-  pipeline_file = "${path.module}/../pipeline.yaml"
+  pipeline_file = startswith(var.pipeline_file, "/") ? var.pipeline_file : "${path.module}/${var.pipeline_file}"
   pipeline      = yamldecode(file(local.pipeline_file))
-  seconds_of    = { h = 3600, m = 60, s = 1, ms = 0.001 }
+
+  # Every duration of the file in seconds (docs/pipeline.md has the spelling).
+  durations = distinct(concat(
+    flatten([for step in local.steps : [step.timeout, step.lease]]),
+    values(try(local.pipeline.retention, {})),
+  ))
+  seconds_of = { d = 86400, h = 3600, m = 60, s = 1, ms = 0.001 }
+  seconds = {
+    for text in local.durations : text => sum([
+      for part in regexall("([0-9]+)(ms|d|h|m|s)", text) : tonumber(part[0]) * local.seconds_of[part[1]]
+    ])
+  }
 
   # One object a step, with the defaults filled in.
   steps = flatten([
     for type, operation in local.pipeline.operations : [
-      for name, step in operation.steps : merge(local.pipeline.defaults, { needs = [], providers = [], pacing = null }, step, {
-        type                                                                     = type
-        step                                                                     = name
-      })
+      for name, step in operation.steps : merge(
+        local.pipeline.defaults, { needs = [], providers = [], pacing = null }, step, { type = type, step = name }
+      )
     ]
   ])
 
@@ -23,18 +33,10 @@ locals {
       transport = [for step in local.steps : step.transport if step.function == function][0]
       pacing    = [for step in local.steps : step.pacing if step.function == function][0]
       providers = distinct(flatten([for step in local.steps : step.providers if step.function == function]))
-      timeout = max([
-        for step in local.steps : sum([
-          for part in regexall("([0-9.]+)(ms|h|m|s)", step.timeout) : tonumber(part[0]) * local.seconds_of[part[1]]
-        ]) if step.function == function
-      ]...)
-      lease = min([
-        for step in local.steps : sum([
-          for part in regexall("([0-9.]+)(ms|h|m|s)", step.lease) : tonumber(part[0]) * local.seconds_of[part[1]]
-        ]) if step.function == function
-      ]...)
-      # Whom it may have to start: itself (a retry) and the functions of the steps that need one of its steps.
-      followers = distinct(concat([function], [
+      timeout   = ceil(max([for step in local.steps : local.seconds[step.timeout] if step.function == function]...))
+      # Whom it may have to start: itself (a retry), the functions of the steps that need one of its steps, and, when
+      # its operation ends, the first steps of those that this one held up (docs/decisions/0009).
+      followers = distinct(concat([function], local.first_functions, [
         for step in local.steps : step.function
         if length([
           for own in local.steps : own
@@ -48,10 +50,8 @@ locals {
 
   # The functions of the platform, beside those of the steps.
   platform_functions = {
-    dead_letter = { name = "dead-letter", timeout = 60 }
-    intake      = { name = "intake", timeout = 60 }
-    reconcile   = { name = "reconcile", timeout = 120 }
-    relay       = { name = "relay", timeout = 120 }
+    for function in ["dead_letter", "intake", "reconcile", "relay"] :
+    function => { name = replace(function, "_", "-"), timeout = var.platform_timeouts[function] }
   }
   functions = merge(
     { for function, it in local.platform_functions : function => it },

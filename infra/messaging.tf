@@ -47,16 +47,8 @@ resource "google_pubsub_subscription" "step" {
 
   lifecycle {
     precondition {
-      condition     = each.value.timeout < local.ack_deadlines[each.key]
-      error_message = "The timeout of ${each.key} (${each.value.timeout}s) is not shorter than its ack deadline (${local.ack_deadlines[each.key]}s): a message would come again while its attempt runs. Shorten timeout in pipeline.yaml."
-    }
-    precondition {
-      condition     = local.ack_deadlines[each.key] <= 600
-      error_message = "The ack deadline of ${each.key} (timeout and 30 s: ${local.ack_deadlines[each.key]}s) is over Pub/Sub's 600 s: shorten timeout in pipeline.yaml, or use transport tasks."
-    }
-    precondition {
-      condition     = each.value.lease > each.value.timeout
-      error_message = "The lease of ${each.key} (${each.value.lease}s) is not longer than its timeout (${each.value.timeout}s): lengthen lease in pipeline.yaml."
+      condition     = each.value.transport != "pubsub" || each.value.timeout < local.ack_deadlines[each.key] && local.ack_deadlines[each.key] <= 600
+      error_message = "The timeout of ${each.key} is ${each.value.timeout}s; with 30 s to spare its ack deadline would be ${local.ack_deadlines[each.key]}s, but Pub/Sub waits 600 s at most: shorten timeout in pipeline.yaml to 570s, or use transport: tasks."
     }
   }
 
@@ -66,14 +58,14 @@ resource "google_pubsub_subscription" "step" {
 locals {
   # Pub/Sub waits this long for a push's answer; a paced step's topic carries nothing, and takes what Pub/Sub allows.
   ack_deadlines = {
-    for function, it in local.step_functions : function => it.transport == "pubsub" ? ceil(it.timeout) + 30 : 600
+    for function, it in local.step_functions : function => it.transport == "pubsub" ? it.timeout + 30 : 600
   }
 }
 
 resource "google_pubsub_subscription" "dead_letter" {
   name                       = "dead-letter"
   topic                      = google_pubsub_topic.dead_letter.id
-  ack_deadline_seconds       = 90
+  ack_deadline_seconds       = local.platform_functions["dead_letter"].timeout + 30
   message_retention_duration = "2678400s"
 
   push_config {

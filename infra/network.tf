@@ -9,7 +9,7 @@ resource "google_compute_network" "this" {
 resource "google_compute_subnetwork" "functions" {
   name                     = "functions"
   network                  = google_compute_network.this.id
-  ip_cidr_range            = "10.8.0.0/24" # Direct VPC egress takes up to two addresses an instance
+  ip_cidr_range            = var.functions_range
   private_ip_google_access = true
 
   log_config {
@@ -17,6 +17,18 @@ resource "google_compute_subnetwork" "functions" {
     flow_sampling        = 0.1
     metadata             = "INCLUDE_ALL_METADATA"
   }
+
+  lifecycle {
+    precondition {
+      condition     = !var.direct_vpc_egress || local.addresses_needed <= local.addresses
+      error_message = "Direct VPC egress takes two addresses an instance, ${local.addresses_needed} for all of max_instances, but functions_range has ${local.addresses}: widen functions_range, or lower max_instances."
+    }
+  }
+}
+
+locals {
+  addresses_needed = 2 * sum([for size in values(local.sizes) : size.max_instances])
+  addresses        = pow(2, 32 - tonumber(split("/", var.functions_range)[1])) - 4 # Google keeps four
 }
 
 resource "google_vpc_access_connector" "this" {

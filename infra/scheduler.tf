@@ -28,7 +28,7 @@ resource "google_cloud_scheduler_job" "this" {
   lifecycle {
     precondition {
       condition     = local.functions[each.key].timeout + 30 >= 15 && local.functions[each.key].timeout + 30 <= 1800
-      error_message = "The deadline of the ${each.key} job must lie between 15 s and 30 min."
+      error_message = "Cloud Scheduler would wait ${local.functions[each.key].timeout + 30}s for ${each.key} (its timeout and 30 s), but it waits between 15 s and 30 min: change platform_timeouts.${each.key}."
     }
   }
 }

@@ -30,7 +30,15 @@ variable "console" {
     operators = optional(list(string), [])
     viewers   = optional(list(string), [])
   })
-  default = {}
+
+  validation {
+    condition     = length(concat(var.console.operators, var.console.viewers)) > 0
+    error_message = "console: name an operator or a viewer; the console does not start for nobody."
+  }
+  validation {
+    condition     = alltrue([for email in concat(var.console.operators, var.console.viewers) : can(regex("^[^@\\s,]+@[^@\\s,]+$", email))])
+    error_message = "console: operators and viewers are e-mail addresses."
+  }
 }
 
 variable "database" {
@@ -39,16 +47,29 @@ variable "database" {
     availability        = optional(string, "REGIONAL")
     backup_retention    = optional(number, 14) # daily backups
     deletion_protection = optional(bool, true)
-    disk_gb             = optional(number, 20)
-    log_retention_days  = optional(number, 7) # how far back a point-in-time restore goes
-    max_connections     = optional(number, 400)
-    tier                = optional(string, "db-custom-2-8192")
+    deny_maintenance = optional(object({ # no maintenance from day to day, month-day, 90 days at most
+      end   = optional(string, "01-04")
+      start = optional(string, "12-18")
+    }), {})
+    disk_gb            = optional(number, 20)
+    log_retention_days = optional(number, 7) # how far back a point-in-time restore goes
+    max_connections    = optional(number, 400)
+    name               = optional(string, "echoproof") # a name stays taken for a week after its instance is deleted
+    tier               = optional(string, "db-custom-2-8192")
   })
   default = {}
 
   validation {
     condition     = contains(["REGIONAL", "ZONAL"], var.database.availability)
     error_message = "database.availability: REGIONAL (fails over to another zone) or ZONAL."
+  }
+  validation {
+    condition     = alltrue([for day in values(var.database.deny_maintenance) : can(regex("^[01][0-9]-[0-3][0-9]$", day))])
+    error_message = "database.deny_maintenance: start and end are MM-DD, such as 12-18."
+  }
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{0,79}$", var.database.name))
+    error_message = "database.name: lower-case letters, digits and hyphens, a letter first, 80 at most."
   }
   validation {
     condition     = var.database.log_retention_days >= 1 && var.database.log_retention_days <= 7
@@ -60,19 +81,6 @@ variable "direct_vpc_egress" {
   description = "Reach the database by Direct VPC egress instead of a Serverless VPC Access connector: cheaper, but an instance's start may take a minute."
   type        = bool
   default     = false
-}
-
-variable "functions" {
-  description = "Differences of single functions from function_defaults, by folder name (intake, relay, invoice_collect, …)."
-  type = map(object({
-    concurrency   = optional(number)
-    cpu           = optional(string)
-    max_instances = optional(number)
-    memory        = optional(string)
-    min_instances = optional(number)
-    pool_size     = optional(number)
-  }))
-  default = {}
 }
 
 variable "function_defaults" {
@@ -88,6 +96,30 @@ variable "function_defaults" {
   default = {}
 }
 
+variable "functions" {
+  description = "Differences of single functions from function_defaults, by folder name (intake, relay, invoice_collect, …)."
+  type = map(object({
+    concurrency   = optional(number)
+    cpu           = optional(string)
+    max_instances = optional(number)
+    memory        = optional(string)
+    min_instances = optional(number)
+    pool_size     = optional(number)
+  }))
+  default = {}
+}
+
+variable "functions_range" {
+  description = "Addresses of the functions with Direct VPC egress, two an instance: /26 or wider."
+  type        = string
+  default     = "10.8.0.0/24"
+
+  validation {
+    condition     = can(cidrnetmask(var.functions_range)) && can(regex("/(8|9|1[0-9]|2[0-6])$", var.functions_range))
+    error_message = "functions_range: an IPv4 range such as 10.8.0.0/24, /26 or wider."
+  }
+}
+
 variable "mail" {
   description = "The mail server of the steps that send mail; null without one. The URL itself is the secret smtp-url."
   type = object({
@@ -96,10 +128,51 @@ variable "mail" {
   default = null
 }
 
+variable "objectives" {
+  description = "Share of good events in 28 days: requests to intake, minutes in which nothing due waits over a minute, attempts that do not end in a review."
+  type = object({
+    acceptance = optional(number, 0.999)
+    completion = optional(number, 0.999)
+    start      = optional(number, 0.99)
+  })
+  default = {}
+
+  validation {
+    condition     = alltrue([for objective in values(var.objectives) : objective >= 0.9 && objective < 1])
+    error_message = "objectives: each is a share from 0.9 to below 1, such as 0.999."
+  }
+}
+
 variable "payments_visibility" {
   description = "Longest delay from a client's timeout to a payment that shows at the provider; a duration like 60s."
   type        = string
   default     = "60s"
+}
+
+variable "pipeline_file" {
+  description = "The pipeline file, relative to this folder unless it begins with a slash."
+  type        = string
+  default     = "../pipeline.yaml"
+}
+
+variable "platform_timeouts" {
+  description = "Seconds that one call of a function of the platform may take; relay and reconcile work 45 s of theirs at most."
+  type = object({
+    dead_letter = optional(number, 60)
+    intake      = optional(number, 60)
+    reconcile   = optional(number, 120)
+    relay       = optional(number, 120)
+  })
+  default = {}
+
+  validation {
+    condition     = alltrue([for seconds in values(var.platform_timeouts) : seconds >= 30 && seconds <= 3600])
+    error_message = "platform_timeouts: 30 to 3600 seconds each."
+  }
+  validation {
+    condition     = var.platform_timeouts.dead_letter <= 570
+    error_message = "platform_timeouts.dead_letter: 570 at most, because Pub/Sub waits 600 s at most, and 30 s are to spare."
+  }
 }
 
 variable "prefix" {
@@ -116,6 +189,11 @@ variable "prefix" {
 variable "project" {
   description = "Id of the Google Cloud project."
   type        = string
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{4,28}[a-z0-9]$", var.project))
+    error_message = "project: the id, not the name or the number, of a project."
+  }
 }
 
 variable "region" {
@@ -131,12 +209,22 @@ variable "schedules" {
     relay     = optional(string, "* * * * *")
   })
   default = {}
+
+  validation {
+    condition     = alltrue([for schedule in values(var.schedules) : length(regexall("\\S+", schedule)) == 5])
+    error_message = "schedules: five fields of cron, such as * * * * *."
+  }
 }
 
 variable "secret_versions" {
   description = "Version of each secret that the functions read; pinned, because a running instance keeps what it started with."
   type        = map(string)
   default     = {}
+
+  validation {
+    condition     = alltrue([for version in values(var.secret_versions) : can(regex("^[1-9][0-9]*$", version))])
+    error_message = "secret_versions: numbers; latest would change under running instances."
+  }
 }
 
 variable "token_mode" {

@@ -1,10 +1,15 @@
 # A cheap project to try things in: one zone, small machines, nothing kept warm.
-# About 45 EUR a month at rest: Cloud SQL db-f1-micro with 10 GB ≈ 12, the VPC connector's two e2-micro ≈ 15, Cloud Scheduler,
-# secrets and storage ≈ 3, backups ≈ 2; the functions cost by use (two ticks a minute stay within the free tier).
-# Direct VPC egress saves the connector.
+#
+# About 35 EUR a month at rest; an estimate of November 2026 from list prices of europe-west1, without tax. Assumptions:
+# Cloud SQL db-g1-small in one zone all month ≈ 25, 10 GB SSD and its backups ≈ 3, Cloud Scheduler, secrets, storage, images
+# and log volume ≈ 4, functions and messages ≈ 2: two ticks a minute and some operations a day, mostly in the free tier.
+# Direct VPC egress costs nothing, and an instance may take a minute to start.
 
-callers = { "app@my-project.iam.gserviceaccount.com" = ["*"] }
-project = "my-project"
+callers     = { "app@my-project.iam.gserviceaccount.com" = ["*"] }
+console     = { operators = ["ada@example.com"] }
+mail        = { from = "billing@example.com" }
+project     = "my-project"
+webhook_url = "https://app.example.com/webhooks"
 
 database = {
   availability        = "ZONAL"

@@ -5,6 +5,7 @@ module "source" {
 
   folder        = var.folder
   name          = var.name
+  pipeline_file = var.pipeline_file
   source_bucket = var.source_bucket
 }
 
@@ -69,8 +70,8 @@ resource "google_cloudfunctions2_function" "this" {
       error_message = "functions.${var.folder}.concurrency is ${var.size.concurrency}, which needs cpu of at least 1: raise cpu or set concurrency to 1."
     }
     precondition {
-      condition     = var.size.max_instances >= 1
-      error_message = "functions.${var.folder}.max_instances must be at least 1: without a maximum the connection budget does not hold."
+      condition     = var.size.max_instances >= max(1, var.size.min_instances)
+      error_message = "functions.${var.folder}.max_instances (${var.size.max_instances}) must be at least 1, for without a maximum the connection budget does not hold, and not below min_instances (${var.size.min_instances}): raise it."
     }
   }
 }

@@ -32,10 +32,20 @@ variable "ingress" {
 variable "invokers" {
   description = "Who may call it: a name for each, and its IAM member."
   type        = map(string)
+
+  validation {
+    condition     = alltrue([for member in values(var.invokers) : !contains(["allUsers", "allAuthenticatedUsers"], member)])
+    error_message = "invokers: not everybody; name an account."
+  }
 }
 
 variable "name" {
   description = "The function's name."
+  type        = string
+}
+
+variable "pipeline_file" {
+  description = "Path of the pipeline file that goes into the archive."
   type        = string
 }
 

@@ -13,7 +13,7 @@ locals {
     for folder in var.with : { for path in fileset("${local.root}/${folder}", "**") : "${folder}/${path}" => "${local.root}/${folder}/${path}" }
   ]...)
   files = merge(local.shared, local.own, local.more, {
-    "pipeline.yaml"    = "${local.root}/pipeline.yaml"
+    "pipeline.yaml"    = var.pipeline_file
     "requirements.txt" = "${local.root}/infra/requirements.txt"
   })
   # The archive's name follows from what is in it, so a change, and nothing else, deploys.
@@ -38,4 +38,3 @@ resource "google_storage_bucket_object" "this" {
   bucket = var.source_bucket
   source = data.archive_file.this.output_path
 }
-

@@ -8,6 +8,11 @@ variable "name" {
   type        = string
 }
 
+variable "pipeline_file" {
+  description = "Path of the pipeline file that goes into the archive."
+  type        = string
+}
+
 variable "source_bucket" {
   description = "Name of the bucket of the archives."
   type        = string
