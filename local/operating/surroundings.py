@@ -32,7 +32,9 @@ STACK_DATABASE = Path(".echoproof", DATABASE_URL_FILE)  # written by `echoproof 
 
 PIPELINE_FILE = Path(__file__).resolve().parents[2] / "pipeline.yaml"
 
-out = Console()
+WIDE = 250  # columns where there is no terminal to fit: in a file or a pipe nothing is wrapped
+
+out = Console(width=None if sys.stdout.isatty() else WIDE)
 
 
 @contextlib.contextmanager

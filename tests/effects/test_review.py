@@ -150,7 +150,7 @@ def test_only_the_intention_and_a_review_make_a_row_of_the_ledger() -> None:
         path.name
         for folder in ("shared", "functions", "local")
         for path in (REPOSITORY / folder).rglob("*.py")
-        if '"renew_effect"' in path.read_text()
+        if 'run("renew_effect"' in path.read_text()
     ]
     assert callers == ["rest.py"]
 
