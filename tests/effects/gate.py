@@ -66,9 +66,13 @@ class Gate:
         while True:
             try:
                 client, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            try:
                 server = socket.create_connection(("127.0.0.1", self._upstream))
             except OSError:
-                return
+                _shut(client)  # as the provider would have, had it been asked directly
+                continue
             self._open |= {client, server}
             line = _Line(self, client, server)
             threading.Thread(target=line.carry_requests, daemon=True).start()
