@@ -1,6 +1,8 @@
 # PostgreSQL: private, IAM users only, backed up, restorable to any second of the last week.
 
 resource "google_sql_database_instance" "this" {
+  #checkov:skip=CKV_GCP_109:a failed statement's text may hold a caller's data, so none is logged
+  #checkov:skip=CKV2_GCP_13:a line a statement says nothing that Query Insights does not, and costs more than the database
   name                = var.database.name
   database_version    = "POSTGRES_18"
   region              = var.region
