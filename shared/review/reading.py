@@ -106,8 +106,8 @@ def operations(
     elif state in ENDED_BADLY and (tenant is None or state == "cancelled"):
         statement = "search_operations_ended_badly"
     elif tenant is not None:
-        few = state is not None and state != "succeeded"
-        statement = f"search_operations_{'unfinished' if few else 'of_tenant'}"
+        every = state is None or state == "succeeded"
+        statement = "search_operations_of_tenant" if every else "search_operations_unfinished"
     else:
         statement, unused = "search_operations", ("key", "tenant")
     used = {name: value for name, value in asked.items() if name not in unused}

@@ -17,7 +17,7 @@ from tests.console.kit import ADA, VAL, Iap, Service, service_for
 from tests.console.scenes import PIPELINE_FILE, fill
 from tests.console.screens import PHONE, WIDE, Scheme, browser, page_of
 
-OPERATIONS, BAD, HOURS = 900, 24, 1.2
+OPERATIONS, BAD, HOURS = 1600, 28, 2.2
 
 
 def addresses(url: str) -> dict[str, str]:
