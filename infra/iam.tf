@@ -110,18 +110,19 @@ resource "google_pubsub_subscription_iam_member" "dead_letter_subscriber" {
   member       = google_project_service_identity.pubsub.member
 }
 
+# Steps that make documents make them, and none of them changes or deletes one.
 resource "google_storage_bucket_iam_member" "artifacts" {
   for_each = toset([for function, it in local.step_functions : function if contains(it.providers, "storage")])
 
   bucket = google_storage_bucket.artifacts.name
-  role   = "roles/storage.objectUser" # makes objects, and reads them to look an upload up
+  role   = "roles/storage.objectCreator"
   member = google_service_account.function[each.key].member
 }
 
-# Steps that attach a document read it; they make none.
+# They look an upload up, and steps that attach a document read it.
 resource "google_storage_bucket_iam_member" "artifacts_reader" {
   for_each = toset([
-    for function, it in local.step_functions : function if contains(it.providers, "email") && !contains(it.providers, "storage")
+    for function, it in local.step_functions : function if length(setintersection(it.providers, ["email", "storage"])) > 0
   ])
 
   bucket = google_storage_bucket.artifacts.name

@@ -44,7 +44,7 @@ locals {
         section = "objective-${name}", title = "${it.title}: the error budget burns ${burn}", severity = at.severity, combiner = "AND"
         conditions = {
           for words, seconds in at.windows : "over ${words}" => merge(local.condition, local.ratio, {
-            filter = it.bad, denominator = it.all, period = seconds, threshold = min(0.99, at.factor * (1 - it.share))
+            filter = it.bad, denominator = it.all, period = seconds, threshold = tonumber(format("%.4f", min(0.99, at.factor * (1 - it.share))))
           })
         }
       }
