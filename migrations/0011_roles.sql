@@ -193,8 +193,7 @@ GRANT SELECT (operation_id, step, state, unknown_since) ON effects TO echoproof_
 GRANT SELECT, INSERT, UPDATE (tail) ON ordering_keys TO echoproof_intake;
 GRANT USAGE ON SEQUENCE operation_positions TO echoproof_intake;
 
--- Who makes steps due writes outbox rows, and gives back what it could not hand over. A row's publish counts are the
--- relay's, so that nobody else can make one wait.
+-- Who makes steps due writes outbox rows, and gives back what it could not hand over.
 GRANT SELECT, INSERT (operation_id, step, type, dispatch, available_at, publish_after, handed_over, traceparent)
     ON outbox TO echoproof_console, echoproof_every_step, echoproof_intake, echoproof_reconcile;
 GRANT UPDATE (publish_after, published, handed_over)

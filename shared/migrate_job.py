@@ -15,12 +15,12 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from shared import logs, queries
+from shared import logs
 from shared.config import DatabaseSettings
 from shared.database import Connect, Connection, Transaction
 from shared.database_errors import QueryError
 from shared.errors import EchoproofError
-from shared.migrate import LOCK, MIGRATIONS, migrate
+from shared.migrate import LOCK, MIGRATIONS, Migration, MigrationError, migrate
 from shared.pipeline import Pipeline
 from shared.settings import EnvironmentSettings, from_json, load
 from shared.wiring import connect_function
@@ -69,7 +69,7 @@ def run(connect: Connect, pipeline: Pipeline, users: Mapping[str, str], folder: 
     that does not exist or is an administrator, an unknown function, and rights that whoever runs this lacks.
     """
     own = as_owner(connect)
-    applied = migrate(own, folder)
+    applied = _migrated(own, folder)
     connection = Connection(own())
     try:
         connection.execute("BEGIN")
@@ -80,6 +80,18 @@ def run(connect: Connect, pipeline: Pipeline, users: Mapping[str, str], folder: 
     return Changes(tuple(f"{one.number:04}_{one.name}" for one in applied), tuple(granted), tuple(revoked))
 
 
+def _migrated(connect: Connect, folder: Path) -> list[Migration]:
+    try:
+        return migrate(connect, folder)
+    except MigrationError as error:
+        if isinstance(error.__cause__, QueryError) and error.__cause__.sqlstate == FORBIDDEN:
+            raise RoleError(
+                f"{error}: the user that migrates must own the database and have CREATEROLE; on Cloud SQL, be a member "
+                "of cloudsqlsuperuser"
+            ) from error
+        raise
+
+
 def as_owner(connect: Connect) -> Connect:
     """Return how to connect as Cloud SQL's administrators when the user is one of them, and else as `connect` does.
 
@@ -88,11 +100,12 @@ def as_owner(connect: Connect) -> Connect:
 
     def connected() -> Any:
         raw = connect()
+        connection = Connection(raw)
         try:
-            for (name,) in raw.run(queries.get("find_owner_to_become").sql):
-                raw.run(f"SET ROLE {name}")
+            for row in connection.run("find_owner_to_become"):
+                connection.execute(f"SET ROLE {row.name}")
         except BaseException:
-            raw.close()
+            connection.close()
             raise
         return raw
 

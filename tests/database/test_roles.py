@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from pg8000.native import to_statement
 
@@ -14,9 +15,9 @@ from shared.migrate_job import FORBIDDEN
 from shared.pipeline import Pipeline
 from tests.database import rights
 from tests.database.kit import Kit
-from tests.stack.kit import ROOT
 
 ROLES = sorted(rights.needs())
+ROOT = Path(__file__).parents[2]
 STEPS = Pipeline.load(ROOT / "pipeline.yaml").functions
 # What a role needs for what a statement sets off: the guard of open effects, next_position(), held_lanes().
 SET_OFF = {

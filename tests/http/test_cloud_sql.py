@@ -15,10 +15,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from shared.config import DatabaseSettings
-from shared.database import Database, Runner
+from shared.database import Connection, Database, Runner, connector
 from shared.database_errors import DatabaseAwayError
+from shared.migrate_job import Changes, run
 from shared.problems import problem_of
 from shared.wiring import cloud_sql
+from tests.database.kit import pipeline_in
 from tests.http.cloudsql import NAME, CloudSql
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8 for itself")
@@ -42,6 +44,10 @@ def database(instance: CloudSql, database_url: str) -> Iterator[Database]:
     database = Database(cloud_sql(settings, {"statement_timeout": "7000"}, instance.url), size=REQUESTS, timeout=60)
     yield database
     database.close()
+    close_connectors()
+
+
+def close_connectors() -> None:
     for one in connectors():
         one.close()
         one._thread.join()
@@ -90,6 +96,32 @@ def test_case_34_fifty_requests_after_the_certificate_expired_renew_it_once(
 def test_case_34_a_cold_start_under_load_makes_one_connector(instance: CloudSql, database: Database) -> None:
     at_once(database)
     assert (len(connectors()), instance.refreshes) == (1, 1)
+
+
+def test_the_timeouts_hold_and_each_statement_is_its_own_transaction(instance: CloudSql, database: Database) -> None:
+    with database.transaction() as transaction:
+        raw = transaction.connection.raw
+        assert raw.execute_simple("SHOW statement_timeout").rows == [["7s"]]
+    database.run("pause", kind="tenant", name="shop", actor="eva", reason="for a test")
+    with database.transaction() as transaction:  # of another connection of the same pool, or none was committed
+        assert [row.name for row in transaction.run("list_pauses")] == ["shop"]
+
+
+def test_the_migration_job_gives_roles_through_the_connector(
+    instance: CloudSql, database_url: str, tmp_path: Path
+) -> None:
+    name = urlsplit(database_url).path.lstrip("/")
+    settings = DatabaseSettings(instance_connection_name=NAME, database_name=name, database_user="postgres")
+    connect = cloud_sql(settings, {}, instance.url)  # held, so that its connector is there to be closed
+    admin = Connection(connector(database_url)())
+    admin.execute(f"CREATE ROLE {name}_intake LOGIN")
+    try:
+        changes = run(connect, pipeline_in(tmp_path), {f"{name}_intake": "intake"})
+        assert changes == Changes((), (f"{name}_intake: echoproof_intake",), ())
+    finally:
+        admin.execute(f"DROP ROLE {name}_intake")
+        admin.close()
+        close_connectors()
 
 
 def test_an_admin_api_that_refuses_is_a_database_that_is_away(instance: CloudSql, database: Database) -> None:
