@@ -88,7 +88,7 @@ INSERT INTO dead_letters (id, operation_id, step, generation, cause, state, erro
 SELECT uuidv7(s.finished_at - now()), s.operation_id, s.step, 1, 'exhausted', 'closed', 'TimeoutError', s.finished_at,
     s.finished_at, now(), 'step succeeded'
 FROM steps AS s WHERE s.state = 'succeeded' AND s.step IN ('collect', 'generate')
-ORDER BY s.operation_id LIMIT CAST(:bad AS int) * 3;
+ORDER BY s.operation_id DESC LIMIT CAST(:bad AS int) * 3;
 
 -- name: fill_malformed
 -- Messages that nobody could read.
