@@ -40,9 +40,11 @@ format: $(INSTALLED) ## Format the code
 bench: $(INSTALLED) ## Measure the hot paths beside the usual way and the raw floor (minutes)
 	$(BIN)/python -m benchmarks
 
-lock: $(INSTALLED) ## Renew requirements.lock from pyproject.toml
+lock: $(INSTALLED) ## Renew requirements.lock from pyproject.toml, and from both what the functions install
 	$(BIN)/uv pip compile -q pyproject.toml --all-extras --generate-hashes --no-emit-index-url --no-header \
 		--no-annotate --python-version 3.11 --upgrade -o requirements.lock
+	$(BIN)/uv pip compile -q pyproject.toml --constraints requirements.lock --generate-hashes --no-emit-index-url \
+		--no-header --no-annotate --python-version 3.11 -o infra/requirements.txt
 
 clean: ## Remove what was installed and built
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis artifacts

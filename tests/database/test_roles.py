@@ -52,7 +52,7 @@ def refused(kit: Kit, name: str) -> bool:
 
 
 def test_every_query_is_somebodys() -> None:
-    known = frozenset[str]().union(*rights.needs().values(), rights.OWNERS, rights.of_files("proof", "roles"))
+    known = frozenset[str]().union(*rights.needs().values(), rights.OWNERS, rights.of_files("proof", "roles", "smoke"))
     assert known == set(queries.load())
 
 
