@@ -22,6 +22,7 @@ from local.client import AnswerError, Client, key_of
 from local.operating import letters, operations
 from local.operating import pipeline as operated
 from local.operating.surroundings import AsJson, print_json
+from local.smoke.command import smoke
 from shared import recovery
 from shared.database import Database
 from shared.errors import ConfigError, EchoproofError
@@ -193,7 +194,7 @@ def recovery_end() -> None:
 
 app.add_typer(letters.app, name="dead-letters")
 app.add_typer(operations.app, name="operations")
-for command in (operated.stats, operated.outbox, operated.pause, operated.resume, operated.pauses):
+for command in (operated.stats, operated.outbox, operated.pause, operated.resume, operated.pauses, smoke):
     app.command()(command)
 app.add_typer(recovery_app, name="recovery")
 

@@ -36,6 +36,7 @@ TASKS_ACCOUNT = f"tasks@{PROJECT}.iam.gserviceaccount.com"
 LOCATION = "europe-west2"
 SCHEDULED = ("relay", "reconcile")
 PLUMBING = ("intake", "relay", "reconcile", "dead_letter", "console")
+ADDRESSES_FILE = "addresses.json"  # where each function listens, for `echoproof smoke --local`
 TICK = 2.0  # seconds between calls of relay and reconcile; a minute in the cloud
 THREADS = 4  # requests that one function process serves at once
 RESTARTS = 20  # of one function within a stack's life, beyond which something is wrong with it
@@ -136,6 +137,7 @@ class Stack:
     def stop(self) -> None:
         """Stop everything that was started; safe to call again."""
         self._stopping.set()
+        (self.data / ADDRESSES_FILE).unlink(missing_ok=True)
         if self._scheduler is not None:
             self._scheduler.stop()
         if self._gateway is not None:
@@ -208,6 +210,7 @@ class Stack:
         for name, option in (("intake", "--port"), ("console", "--console-port")):
             refuse_taken(ports[name], option)
         self._urls = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
+        (self.data / ADDRESSES_FILE).write_text(json.dumps(self._urls))
         for name, port in ports.items():
             self._part(name, self._function_command(name, port), self._function_env(name))
         for name, port in ports.items():

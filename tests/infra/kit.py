@@ -59,7 +59,7 @@ class Deployment:
 
     def run(self, *arguments: str, codes: Sequence[int] = (0,)) -> str:
         """Run Terraform and return what it printed; fails unless it ended with one of these codes."""
-        command = [self._providers / "tf-fast", "terraform", *arguments]
+        command = [str(self._providers / "tf-fast"), "terraform", *arguments]
         done = subprocess.run(
             command, cwd=self.infra, env=self._env, capture_output=True, text=True, timeout=PATIENCE, check=False
         )

@@ -1,0 +1,1 @@
+"""`echoproof smoke`: what only a running deployment can show, checked from outside, a verdict each."""
