@@ -26,7 +26,7 @@ OPTIONAL = {
     "java": "runs that emulator",
     "chromium": "runs the browser tests",
 }
-INTAKE_PORT = 8080  # the default of `up` and `demo`
+INTAKE_PORT, CONSOLE_PORT = 8080, 8081  # the defaults of `up` and `demo`
 SERVER_VERSION = 18  # uuidv7() came with PostgreSQL 18
 
 
@@ -82,11 +82,12 @@ def _pipeline() -> Finding:
 
 
 def _ports() -> Iterator[Finding]:
-    try:
-        refuse_taken(INTAKE_PORT)
-        yield Finding(f"port {INTAKE_PORT}", "ok", "free for intake")
-    except EchoproofError:
-        yield Finding(f"port {INTAKE_PORT}", "note", "in use", "a stack is up, or use --port for another one")
+    for port, name, option in ((INTAKE_PORT, "intake", "--port"), (CONSOLE_PORT, "the console", "--console-port")):
+        try:
+            refuse_taken(port)
+            yield Finding(f"port {port}", "ok", f"free for {name}")
+        except EchoproofError:
+            yield Finding(f"port {port}", "note", "in use", f"a stack is up, or use {option} for another one")
 
 
 def _database() -> Iterator[Finding]:
