@@ -8,8 +8,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 TESTS ?= tests
 PROCESSES ?= 2
+CHECKOV := 3.3.30
 
-.PHONY: help setup demo up test unit lint format bench lock clean
+.PHONY: help setup demo up test unit lint format bench lock clean checkov
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  %-8s %s\n", $$1, $$2 }'
@@ -32,6 +33,13 @@ lint: $(INSTALLED) ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@if command -v terraform >/dev/null; then terraform -chdir=infra fmt -check -diff -recursive; \
+		else echo "terraform is not installed: the format of infra/ is not checked"; fi
+	@if [ -x .venv-checkov/bin/checkov ]; then $(MAKE) -s checkov; \
+		else echo "checkov is not installed (make checkov): the deployment is not scanned"; fi
+
+checkov: .venv-checkov/bin/checkov ## Scan infra/ for what is open or unencrypted; skips are explained in the code
+	.venv-checkov/bin/checkov --directory infra --framework terraform --compact --quiet --skip-download
 
 format: $(INSTALLED) ## Format the code
 	$(BIN)/ruff check --fix .
@@ -47,7 +55,13 @@ lock: $(INSTALLED) ## Renew requirements.lock from pyproject.toml, and from both
 		--no-header --no-annotate --python-version 3.11 -o infra/requirements.txt
 
 clean: ## Remove what was installed and built
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis artifacts
+	rm -rf .venv .venv-checkov .pytest_cache .mypy_cache .ruff_cache .hypothesis artifacts
+
+# In an environment of its own, because it pins many packages that others here want newer.
+.venv-checkov/bin/checkov: | $(INSTALLED)
+	@echo "installing checkov into .venv-checkov (once) …"
+	@$(BIN)/uv venv -q --clear .venv-checkov
+	@$(BIN)/uv pip install -q --python .venv-checkov/bin/python "checkov==$(CHECKOV)"
 
 $(INSTALLED): requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or later is needed: install it, or set PYTHON"; exit 1; }
