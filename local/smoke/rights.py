@@ -15,7 +15,7 @@ GUARDED = {
     ("operations", "INSERT"): {"intake"},
     ("operations", "DELETE"): {"reconcile"},
     ("attempts", "INSERT"): {"reconcile", "step"},
-    ("effects", "INSERT"): {"step"},
+    ("effects", "INSERT"): {"console", "step"},  # a review renews one
     ("recovery", "INSERT"): set[str](),
     ("schema_migrations", "INSERT"): set[str](),
 }
