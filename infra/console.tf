@@ -94,6 +94,8 @@ resource "google_cloud_run_v2_service" "console" {
 
   depends_on = [
     google_artifact_registry_repository_iam_member.build,
+    google_project_iam_member.build,
+    google_project_iam_member.function,
     google_secret_manager_secret_iam_member.function,
     google_storage_bucket_iam_member.build,
   ]

@@ -21,7 +21,7 @@ locals {
     group       = []
     missing     = null
     period      = "300s"
-    reducer     = "REDUCE_NONE"
+    reducer     = null
     threshold   = 0
   }
   count = { aligner = "ALIGN_DELTA", reducer = "REDUCE_SUM" }
