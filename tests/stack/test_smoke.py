@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -78,36 +79,45 @@ def test_a_right_too_many_is_found(stack: Stack) -> None:
     assert "echoproof_console may DELETE operations" in verdict.found
 
 
-@pytest.fixture
-def gullible(tmp_path: Path) -> Iterator[Target]:
-    """A deployment that lets everybody in and does nothing."""
+@contextlib.contextmanager
+def answering(status: int, tmp_path: Path) -> Iterator[Target]:
+    """A deployment that answers everybody the same and does nothing."""
 
-    class Gullible(BaseHTTPRequestHandler):
+    class Answering(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             assert body
             self.do_GET()
 
         def do_GET(self) -> None:
-            self.send_response(200)
+            self.send_response(status)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Gullible)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     url = f"http://127.0.0.1:{server.server_port}"
-    yield Target(url, {"relay": url}, LocalTokens(tmp_path), intake_token="a.b.c", project="p", region="r")
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    try:
+        yield Target(url, {"relay": url}, LocalTokens(tmp_path), intake_token="a.b.c", project="p", region="r")
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
-def test_a_deployment_that_lets_everybody_in_fails(gullible: Target) -> None:
-    found = [*calls.push_authentication(gullible), calls.ingress(gullible), calls.tokens(gullible)]
+@pytest.mark.parametrize(("status", "level"), [(200, "failed"), (401, "failed"), (403, "not checked"), (404, "ok")])
+def test_ingress_is_judged_by_what_only_ingress_answers(tmp_path: Path, status: int, level: str) -> None:
+    with answering(status, tmp_path) as target:
+        assert calls.ingress(target).level == level
+
+
+def test_a_deployment_that_lets_everybody_in_fails(tmp_path: Path) -> None:
+    with answering(200, tmp_path) as target:
+        found = [*calls.push_authentication(target), calls.ingress(target), calls.tokens(target)]
     assert {verdict.level for verdict in found} == {"failed"}
     assert "no token is answered 200" in found[0].found
 
