@@ -90,14 +90,14 @@ FROM unnest(ARRAY['invoice_announce', 'invoice_collect', 'invoice_notify', 'invo
 CREATE FUNCTION step_edge_actors(from_state text, to_state text) RETURNS text[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE from_state || '>' || to_state
+    WHEN 'queued>running' THEN ARRAY['claim']
+    WHEN 'running>succeeded' THEN ARRAY['settle']
     WHEN 'waiting>queued' THEN ARRAY['settle', 'admit', 'reconcile', 'review']
     WHEN 'waiting>cancelled' THEN ARRAY['cancel', 'review']
-    WHEN 'queued>running' THEN ARRAY['claim']
     WHEN 'queued>exhausted' THEN ARRAY['claim', 'relay', 'reconcile']
     -- meant to be cancelled or exhausted, by a step with an open effect
     WHEN 'queued>unresolved' THEN ARRAY['claim', 'cancel', 'relay', 'reconcile']
     WHEN 'queued>cancelled' THEN ARRAY['claim', 'cancel']
-    WHEN 'running>succeeded' THEN ARRAY['settle']
     WHEN 'running>queued' THEN ARRAY['settle', 'reconcile']
     WHEN 'running>failed' THEN ARRAY['settle']
     WHEN 'running>unresolved' THEN ARRAY['settle', 'reconcile']
@@ -114,22 +114,46 @@ RETURN CASE from_state || '>' || to_state
 END;
 COMMENT ON FUNCTION step_edge_actors IS 'The actors that may move a step from one state to the other; null when nobody may.';
 
--- Runs with the rights of whoever changes the step: it asks which actors that is.
+-- What is asked before a step changes, in one function: a trigger's WHEN is planned by every statement, a function by a
+-- session. It runs with the rights of whoever changes the step, because it asks which actors that is; the query of
+-- effects sees what is committed now, not the statement's snapshot.
 CREATE OR REPLACE FUNCTION check_step_change() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
+    open_effects boolean;
+    confirmed boolean;
+    actors text[];
     actor text;
 BEGIN
-    IF (OLD.state <> NEW.state AND NOT step_edge_is_legal(OLD.state, NEW.state))
+    IF OLD.state <> NEW.state AND OLD.state IN ('waiting', 'queued', 'running')
+        AND NEW.state IN ('succeeded', 'failed', 'cancelled', 'exhausted')
+    THEN
+        SELECT bool_or(e.state IN ('intended', 'unknown')), bool_or(e.state = 'confirmed') INTO open_effects, confirmed
+        FROM effects AS e
+        WHERE e.operation_id = NEW.operation_id AND e.step = NEW.step;
+        IF open_effects THEN
+            NEW.state := 'unresolved';
+            NEW.result := NULL;
+            NEW.error_kind := coalesce(NEW.error_kind, 'effect_open');
+        ELSIF confirmed AND NEW.state = 'cancelled' THEN
+            NEW.state := OLD.state;
+            NEW.finished_at := OLD.finished_at;
+            NEW.cancel_requested_at := NULL;
+        END IF;
+    END IF;
+    IF OLD.state <> NEW.state THEN
+        actors := step_edge_actors(OLD.state, NEW.state);
+    END IF;
+    IF (OLD.state <> NEW.state AND actors IS NULL)
         OR NEW.attempt < OLD.attempt OR NEW.dispatch < OLD.dispatch OR NEW.fence < OLD.fence
         OR NEW.generation < OLD.generation OR NEW.needs_left > OLD.needs_left
     THEN
         RAISE EXCEPTION 'step may not move from % to %', OLD.state, NEW.state
             USING ERRCODE = 'check_violation', CONSTRAINT = 'steps_legal_edge';
     END IF;
-    IF OLD.state = NEW.state THEN
+    IF actors IS NULL THEN
         RETURN NEW;
     END IF;
-    FOREACH actor IN ARRAY step_edge_actors(OLD.state, NEW.state) LOOP
+    FOREACH actor IN ARRAY actors LOOP
         IF pg_has_role('echoproof_actor_' || actor, 'USAGE') THEN
             RETURN NEW;
         END IF;
@@ -140,13 +164,39 @@ BEGIN
     RAISE EXCEPTION 'not an actor that may move a step from % to %', OLD.state, NEW.state
         USING ERRCODE = 'insufficient_privilege';
 END $$;
-COMMENT ON FUNCTION check_step_change IS 'Refuses an edge that the state machine does not have, a counter that would fall, and an edge of another actor.';
+COMMENT ON FUNCTION check_step_change IS 'Makes a step with an open effect unresolved instead of ended, and spares one with a confirmed effect a cancel; refuses an edge that the state machine does not have, a counter that would fall, and an edge of another actor.';
+DROP TRIGGER steps_guard_open_effects ON steps;
+DROP FUNCTION guard_open_effects;
 
 -- What follows from a step's move is the database's own doing: whoever moves steps needs no right on an operation's
 -- state, nor on the review queue. The same statements as before, in the same order: no lock is taken otherwise.
 ALTER FUNCTION steps_moved SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp;
-ALTER FUNCTION open_dead_letter SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp;
-ALTER FUNCTION close_dead_letters SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp;
+
+CREATE FUNCTION keep_dead_letter() RETURNS trigger LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
+BEGIN
+    IF NEW.state IN ('exhausted', 'unresolved') THEN
+        INSERT INTO dead_letters AS dl (operation_id, step, generation, cause, error_kind, error)
+        VALUES (NEW.operation_id, NEW.step, NEW.generation,
+            CASE WHEN NEW.error_kind IN ('undeliverable', 'incompatible') THEN NEW.error_kind ELSE NEW.state END,
+            NEW.error_kind, NEW.error)
+        ON CONFLICT (operation_id, step, generation) DO UPDATE SET
+            cause = excluded.cause, error_kind = excluded.error_kind, error = excluded.error, state = 'open',
+            closed_at = NULL, closed_reason = NULL, last_seen_at = now(), occurrences = dl.occurrences + 1;
+    ELSE
+        -- closed_at, not state: keeps the planner to the row's key, away from the index of every open row
+        UPDATE dead_letters SET state = 'closed', closed_at = now(), closed_reason = 'step ' || NEW.state
+        WHERE operation_id = NEW.operation_id AND step = NEW.step AND closed_at IS NULL;
+    END IF;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION keep_dead_letter IS 'Opens (again) the review row of a step that needs a person, and closes those of a step that ended well.';
+DROP TRIGGER steps_need_review ON steps;
+DROP TRIGGER steps_ended_well ON steps;
+DROP FUNCTION open_dead_letter, close_dead_letters;
+CREATE TRIGGER steps_keep_dead_letter AFTER UPDATE ON steps FOR EACH ROW
+    WHEN (OLD.state <> NEW.state AND NEW.state IN ('exhausted', 'unresolved', 'succeeded', 'cancelled', 'discarded'))
+    EXECUTE FUNCTION keep_dead_letter();
 
 -- For dead_letter, which records only: a row lock needs a right to change the row, and it shall have none.
 CREATE FUNCTION lock_step(of_operation uuid, of_step text) RETURNS TABLE (state text, generation integer)

@@ -44,7 +44,7 @@ TRANSITIONS: MappingProxyType[Edge, frozenset[Actor]] = MappingProxyType(
         (State.WAITING, State.CANCELLED): frozenset({Actor.CANCEL, Actor.REVIEW}),
         (State.QUEUED, State.RUNNING): frozenset({Actor.CLAIM}),
         (State.QUEUED, State.EXHAUSTED): frozenset({Actor.CLAIM, Actor.RELAY, Actor.RECONCILE}),
-        # Whoever cancels or exhausts a queued step with an open effect leaves it unresolved (guard_open_effects).
+        # Whoever cancels or exhausts a queued step with an open effect leaves it unresolved (check_step_change).
         (State.QUEUED, State.UNRESOLVED): frozenset({Actor.CLAIM, Actor.CANCEL, Actor.RELAY, Actor.RECONCILE}),
         (State.QUEUED, State.CANCELLED): frozenset({Actor.CLAIM, Actor.CANCEL}),
         (State.RUNNING, State.SUCCEEDED): frozenset({Actor.SETTLE}),

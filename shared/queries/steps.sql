@@ -120,7 +120,7 @@ FOR NO KEY UPDATE;
 
 -- name: settle_succeeded
 -- Completes the step under its fence, counts down the steps that need it and queues those that need no more; a step
--- with an open effect becomes unresolved instead (guard_open_effects), which the state returned tells.
+-- with an open effect becomes unresolved instead (check_step_change), which the state returned tells.
 WITH settled AS (
     UPDATE steps SET
         state = 'succeeded', result = CAST(:result AS json), finished_at = now(), lease_expires_at = NULL,

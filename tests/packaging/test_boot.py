@@ -66,7 +66,8 @@ def functions(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def stack(folder: Path, functions: Path, python: Path) -> Iterator[Packaged]:
-    with Packaged(folder / "data", functions, python) as stack:
+    stack = Packaged(folder / "data", functions, python)
+    with stack:
         yield stack
 
 
