@@ -37,18 +37,18 @@ WITH held AS (
         AND NOT (o.state = 'needs_review' AND o.type = ANY(CAST(:going_on AS text[])))
 )
 SELECT k.ordering_key
-FROM operations AS o
-INNER JOIN ordering_keys AS k ON k.tenant = o.tenant AND k.ordering_key = o.ordering_key
-WHERE o.tenant = :tenant AND o.admitted_at IS NULL AND o.state = 'requested' AND o.ordering_key IS NOT NULL
-    AND o.starts_at <= now()
-    AND o.ordering_key NOT IN (SELECT held.ordering_key FROM held)
-    AND NOT EXISTS (
-        SELECT FROM operations AS earlier
-        WHERE earlier.tenant = :tenant AND earlier.ordering_key = o.ordering_key AND earlier.position < o.position
-            AND earlier.admitted_at IS NULL AND earlier.state = 'requested' AND earlier.starts_at <= now()
-    )
-ORDER BY o.starts_at, o.id
-LIMIT CAST(:batch AS int)
+FROM (
+    SELECT o.ordering_key, min(o.starts_at) AS since
+    FROM operations AS o
+    WHERE o.tenant = :tenant AND o.admitted_at IS NULL AND o.state = 'requested' AND o.ordering_key IS NOT NULL
+        AND o.starts_at <= now()
+        AND o.ordering_key NOT IN (SELECT held.ordering_key FROM held)
+    GROUP BY o.ordering_key
+    ORDER BY since, o.ordering_key
+    LIMIT CAST(:batch AS int)
+) AS free
+INNER JOIN ordering_keys AS k ON k.tenant = :tenant AND k.ordering_key = free.ordering_key
+ORDER BY free.since, free.ordering_key
 FOR NO KEY UPDATE OF k;
 
 -- name: admit_operations

@@ -29,8 +29,11 @@ WHERE provider = ANY(CAST(:providers AS text[])) AND open_until <= now()
 RETURNING provider;
 
 -- name: lease_probes
--- Leases the oldest outbox row of each step that waits for a provider whose pause is over, to be published as a probe.
-UPDATE outbox AS x SET published = x.published + 1, publish_after = now() + interval '1 minute'
+-- Leases the oldest outbox row of each step that waits for a provider whose pause is over, to be published as a probe;
+-- not one that a pause of its step or tenant keeps from trying. A probe that another step was faster than says nothing
+-- about the row's delivery, so it is counted apart.
+UPDATE outbox AS x SET
+    published = x.published + 1, probes = x.probes + 1, publish_after = now() + interval '1 minute'
 FROM (
     SELECT first.operation_id, first.step
     FROM unnest(CAST(:operation_types AS text[]), CAST(:steps AS text[]), CAST(:providers AS text[]))
@@ -38,10 +41,15 @@ FROM (
     INNER JOIN circuits AS c ON c.provider = uses.provider AND c.open_until <= now()
     CROSS JOIN LATERAL (
         SELECT x.operation_id, x.step FROM outbox AS x
+        INNER JOIN operations AS o ON o.id = x.operation_id
         WHERE x.type = uses.type AND x.step = uses.step AND x.available_at <= now()
+            AND NOT EXISTS (
+                SELECT FROM holds AS h
+                WHERE (h.kind = 'step' AND h.name = x.type || '/' || x.step) OR (h.kind = 'tenant' AND h.name = o.tenant)
+            )
         ORDER BY x.available_at
         LIMIT 1
-        FOR NO KEY UPDATE SKIP LOCKED
+        FOR NO KEY UPDATE OF x SKIP LOCKED
     ) AS first
 ) AS probes
 WHERE x.operation_id = probes.operation_id AND x.step = probes.step

@@ -10,13 +10,13 @@ WITH holding AS MATERIALIZED (
     UPDATE outbox AS x SET
         published = x.published + 1,
         publish_after = greatest(now(), x.available_at)
-            + least(interval '1 hour', interval '1 minute' * power(2, least(x.published, 6)))
+            + least(interval '1 hour', interval '1 minute' * power(2, least(x.published - x.probes, 6)))
     FROM (
         SELECT o.operation_id, o.step
         FROM outbox AS o
         CROSS JOIN holding
         LEFT JOIN progress AS p ON p.type = o.type AND p.step = o.step
-        WHERE o.publish_after <= now() AND o.published < CAST(:most AS int)
+        WHERE o.publish_after <= now() AND o.published - o.probes < CAST(:most AS int)
             AND o.type || '/' || o.step || CASE WHEN o.available_at > now() THEN ' later' ELSE '' END
                 <> ALL(CAST(:away AS text[]))
             AND o.type || '/' || o.step <> ALL(holding.lanes)
@@ -108,7 +108,7 @@ WITH holding AS MATERIALIZED (
     INNER JOIN steps AS s ON s.operation_id = x.operation_id AND s.step = x.step
         AND s.dispatch = x.dispatch AND s.state = 'queued'
     INNER JOIN operations AS o ON o.id = x.operation_id
-    WHERE x.published >= CAST(:most AS int) AND x.publish_after <= now()
+    WHERE x.published - x.probes >= CAST(:most AS int) AND x.publish_after <= now()
         AND x.type || '/' || x.step <> ALL(holding.lanes) AND o.tenant <> ALL(holding.tenants)
     ORDER BY x.publish_after
     LIMIT CAST(:batch AS int)

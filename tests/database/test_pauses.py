@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shared import circuits, pauses, progress, review, steps
+from shared import circuits, pauses, progress, relay, review, steps
+from shared.duties import undelivered
 from shared.errors import InvalidRequestError
+from shared.outbox import UNCLAIMED_LIMIT, Outbox
 from shared.pauses import Kind, NotPausedError, Pause, PausedAlreadyError
-from shared.publisher import Dispatch
+from shared.publisher import Dispatch, Publisher
 from shared.steps import Refusal
-from tests.database.kit import Kit
+from tests.database.kit import Kit, drained
+
+
+class _Nowhere(Publisher):
+    """Publishes nothing: whatever it takes is lost."""
+
+    def publish(self, topic: str, dispatches: Sequence[Dispatch], timeout: float = 0) -> None:
+        """Do nothing."""
+
 
 PAUSES: list[tuple[Kind, str]] = [("step", "test.paid/only"), ("tenant", "shop"), ("provider", "till")]
 
@@ -154,6 +165,38 @@ def test_a_pause_beside_a_circuit_keeps_the_trial_for_somebody_who_may_run(kit: 
     pause(kit, "tenant", "shop")
     assert kit.refusal(dispatch) is Refusal.HELD
     kit.claimed(due(kit, tenant="other"))
+
+
+def test_the_relay_offers_the_trial_to_a_step_that_no_pause_keeps_from_it(kit: Kit) -> None:
+    paused, free = due(kit), due(kit, tenant="other")
+    outbox = Outbox(kit.database, kit.pipeline, _Nowhere("test-project"))
+    open_circuit(kit)
+    let_the_pause_of_the_circuit_end(kit)
+    pause(kit, "tenant", "shop")
+    assert circuits.probe(outbox, kit.pipeline) == 1
+    published = "SELECT operation_id FROM outbox WHERE published > 0"
+    assert kit.query(published) == [[free.operation_id]]
+    pause(kit, "step", "test.paid/only")
+    assert circuits.probe(outbox, kit.pipeline) == 0
+    assert kit.dispatches(paused.operation_id) == [paused]
+
+
+def test_trials_that_others_were_faster_to_take_up_do_not_make_a_dispatch_undeliverable(kit: Kit) -> None:
+    dispatch = due(kit)
+    outbox = Outbox(kit.database, kit.pipeline, _Nowhere("test-project"))
+    open_circuit(kit)
+    for _ in range(UNCLAIMED_LIMIT + 1):
+        let_the_pause_of_the_circuit_end(kit)
+        assert circuits.probe(outbox, kit.pipeline) == 1
+    circuits.answered(kit.database, "till")
+    kit.query("UPDATE outbox SET publish_after = now()")
+    assert drained(undelivered.batches, outbox, kit.pipeline) == {"undelivered": 0}
+    assert [leased.operation_id for leased in relay.lease_due_rows(kit.database, kit.pipeline)] == [
+        dispatch.operation_id
+    ]
+    turn = kit.value("SELECT extract(epoch FROM publish_after - now()) FROM outbox")
+    assert float(turn) < 120  # its first turn of its own
+    kit.claimed(dispatch)
 
 
 def test_forty_failures_at_once_are_all_counted_and_open_the_circuit_once(kit: Kit) -> None:
