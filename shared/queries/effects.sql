@@ -34,15 +34,22 @@ ORDER BY state = 'confirmed' DESC, generation DESC
 LIMIT 1;
 
 -- name: fill_approved_effect
--- Gives a generation that a review approved its request; no row: the lease is lost or somebody was faster.
+-- Gives a generation that a review approved its request; in recovery as if a send of it may have been forgotten, for
+-- the same key may have been approved before the restore. No row: the lease is lost or somebody was faster.
 WITH held AS (
     SELECT operation_id, step FROM steps
     WHERE operation_id = CAST(:operation_id AS uuid) AND step = :step AND fence = :fence AND state = 'running'
     FOR NO KEY UPDATE
+), recovering AS (
+    SELECT started_at FROM recovery WHERE ended_at IS NULL
 )
 UPDATE effects AS e SET
-    state = 'intended', request = :request, essence = :essence, provider = :provider, version = e.version + 1
+    state = CASE WHEN recovering.started_at IS NULL THEN 'intended' ELSE 'unknown' END, request = :request,
+    essence = :essence, provider = :provider,
+    unaccounted = CASE WHEN recovering.started_at IS NULL THEN 0 ELSE 1 END, send_deadline = recovering.started_at,
+    key_expires_at = recovering.started_at, unknown_since = recovering.started_at, version = e.version + 1
 FROM held
+LEFT JOIN recovering ON true
 WHERE e.operation_id = held.operation_id AND e.step = held.step AND e.name = :name
     AND e.generation = CAST(:generation AS int) AND e.state = 'approved'
 RETURNING e.name;
@@ -210,14 +217,17 @@ WITH due AS (
 SELECT operation_id, type, step, dispatch, traceparent FROM queued;
 
 -- name: effects_pulse
--- How many effects are unknown and how old the oldest is (seconds).
+-- How many effects are unknown and how old the oldest is (seconds); a discarded step's wait for nobody any more.
 SELECT count(*) AS unknown,
     coalesce(extract(epoch FROM now() - min(unknown_since)), 0)::float8 AS oldest_unknown_age
-FROM effects
-WHERE state = 'unknown';
+FROM effects AS e
+WHERE e.state = 'unknown' AND NOT EXISTS (
+    SELECT FROM steps AS s WHERE s.operation_id = e.operation_id AND s.step = e.step AND s.state = 'discarded'
+);
 
 -- name: begin_recovery
--- Declares that the database was restored: every effect that is not settled must be looked up before another send.
+-- Declares that the database was restored: every effect that is not settled must be looked up before another send; of
+-- its generations the one that counts.
 WITH begun AS (
     INSERT INTO recovery DEFAULT VALUES RETURNING started_at
 )
@@ -227,6 +237,11 @@ UPDATE effects AS e SET
     version = e.version + 1
 FROM begun
 WHERE e.state IN ('intended', 'unknown', 'not_sent')
+    AND NOT EXISTS (
+        SELECT FROM effects AS other
+        WHERE other.operation_id = e.operation_id AND other.step = e.step AND other.name = e.name
+            AND (other.generation > e.generation OR other.state = 'confirmed')
+    )
 RETURNING e.name;
 
 -- name: end_recovery

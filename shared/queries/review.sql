@@ -80,7 +80,8 @@ ORDER BY name, generation
 FOR NO KEY UPDATE;
 
 -- name: look_up_first
--- Makes every effect of a resting step that is neither settled nor refused be looked up before it is sent again.
+-- Makes every effect of a resting step that is neither settled nor refused be looked up before it is sent again. Of its
+-- generations the one that counts: what is known of an earlier one stays known, for nobody looks it up again.
 UPDATE effects AS e SET
     state = 'unknown', unaccounted = greatest(e.unaccounted, 1), unknown_since = coalesce(e.unknown_since, now()),
     send_deadline = greatest(e.send_deadline, now()), key_expires_at = now(), version = e.version + 1
@@ -88,13 +89,18 @@ FROM steps AS s
 WHERE s.operation_id = CAST(:operation_id AS uuid) AND s.step = :step
     AND s.state IN ('unresolved', 'exhausted', 'failed')
     AND e.operation_id = s.operation_id AND e.step = s.step AND e.state IN ('intended', 'unknown', 'not_sent')
+    AND NOT EXISTS (
+        SELECT FROM effects AS other
+        WHERE other.operation_id = e.operation_id AND other.step = e.step AND other.name = e.name
+            AND (other.generation > e.generation OR other.state = 'confirmed')
+    )
 RETURNING e.name;
 
 -- name: lift_deadline
--- Takes an operation's deadline away, so that an overdue step can run again.
+-- Takes an operation's deadline away, so that an overdue step can run again, and tells which it was.
 UPDATE operations SET deadline = NULL
 WHERE id = CAST(:operation_id AS uuid) AND deadline IS NOT NULL
-RETURNING id;
+RETURNING old.deadline;
 
 -- name: declare_effect
 -- Records what a person found out about an open effect of a resting step: that it happened, or that it did not.

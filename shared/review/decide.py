@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -93,13 +94,12 @@ def replay(
             renew_effect(opened, operation_id, step, name, by.actor, by.reason)
         if mode == "reconcile_first":
             opened.run("look_up_first", operation_id=operation_id, step=step)
-        if lift_deadline:
-            opened.run("lift_deadline", operation_id=operation_id)
+        lifted = opened.run("lift_deadline", operation_id=operation_id) if lift_deadline else []
         try:
             resume(opened, operation_id, step, by.actor, by.reason, writer_lease=0)
         except NotResumableError as error:
             raise RefusedError(str(error)) from None
-        _record(opened, pipeline, "replay", plan, by, mode=mode)
+        _record(opened, pipeline, "replay", plan, by, mode=mode, lifted=lifted[0].deadline if lifted else None)
         return plan
 
     return _logged("replay", database.in_transaction(act))
@@ -134,6 +134,8 @@ def resolve(
             rows = opened.run("resolve_step", operation_id=operation_id, step=step, result=stored, writer_lease=0.0)
             if not rows:
                 raise RefusedError(f"the step is {plan.state}")
+            if rows[0].started and plan.key_held:
+                raise RefusedError(f"{plan.key_held}: resolve when it has ended, for this starts what needs the step")
         _record(opened, pipeline, "resolve", plan, by)
         return plan
 
@@ -267,8 +269,19 @@ def _declare(opened: Transaction, plan: Plan, name: str, found: Declared, by: By
         raise PlanAgedError
 
 
-def _record(opened: Transaction, pipeline: Pipeline, action: str, plan: Plan, by: By, mode: Mode | None = None) -> None:
-    after = planning.read(opened, pipeline, plan.operation_id, plan.step)
+def _record(
+    opened: Transaction,
+    pipeline: Pipeline,
+    action: str,
+    plan: Plan,
+    by: By,
+    mode: Mode | None = None,
+    lifted: datetime | None = None,
+) -> None:
+    """Write the audit row of a decision, with the deadline that it took away if it did."""
+    before, after = plan.as_record(), planning.read(opened, pipeline, plan.operation_id, plan.step).as_record()
+    if lifted is not None:
+        before, after = before | {"deadline": lifted.isoformat()}, after | {"deadline": None}
     _write(
         opened,
         action,
@@ -278,8 +291,8 @@ def _record(opened: Transaction, pipeline: Pipeline, action: str, plan: Plan, by
         operation_id=plan.operation_id,
         step=plan.step,
         generation=plan.generation,
-        before=plan.as_record(),
-        after=after.as_record(),
+        before=before,
+        after=after,
     )
 
 

@@ -37,7 +37,10 @@ class EffectPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a replay of a step would do now; `refusal` says why it may not be done, None that it may."""
+    """What a replay of a step would do now; `refusal` says why it may not be done, None that it may.
+
+    `key_held` says which other operation of the ordering key is under way.
+    """
 
     operation_id: UUID
     step: str
@@ -50,6 +53,7 @@ class Plan:
     mode: Mode
     effects: tuple[EffectPlan, ...]
     refusal: str | None
+    key_held: str | None
 
     @property
     def open_effects(self) -> tuple[str, ...]:
@@ -94,7 +98,9 @@ def read(
         raise NotFoundError("there is no such operation or step")
     row = rows[0]
     ledger = opened.run("lock_effects_for_review", operation_id=operation_id, step=step)
-    effects = tuple(_effect(current, mode, renew) for current in _current(ledger))
+    effects = tuple(_effect(*current, mode, renew) for current in _current(ledger))
+    refusal = _refusal(row, pipeline, step, effects, mode, renew, lift_deadline=lift_deadline)
+    key_held = _key_held(opened, pipeline, row)
     return Plan(
         operation_id,
         step,
@@ -106,23 +112,37 @@ def read(
         row.dead_letter_id,
         mode,
         effects,
-        _refusal(row, pipeline, step, effects, mode, renew, lift_deadline=lift_deadline)
-        or _order_refusal(opened, pipeline, row),
+        refusal or (key_held and f"{key_held}: replay when it has ended"),
+        key_held,
     )
 
 
-def _current(ledger: Sequence[Row]) -> list[Row]:
-    """Return the row of each name that counts: a confirmed generation, else the highest."""
-    chosen: dict[str, Row] = {}
-    for row in ledger:
-        if row.name not in chosen or chosen[row.name].state != "confirmed":
-            chosen[row.name] = row
-    return list(chosen.values())
+def _current(ledger: Sequence[Row]) -> list[tuple[Row, bool]]:
+    """Return the row of each name that counts, and whether another generation of it has happened.
+
+    An open generation counts before a confirmed one, which counts before the highest.
+    """
+    chosen = {}
+    for row in sorted(ledger, key=lambda row: (row.state in OPEN, row.state == "confirmed", row.generation)):
+        chosen[row.name] = row
+    happened = {row.name for row in ledger if row.state == "confirmed"}
+    names = dict.fromkeys(row.name for row in ledger)
+    return [(chosen[name], name in happened and chosen[name].state != "confirmed") for name in names]
 
 
-def _effect(row: Row, mode: Mode, renew: Collection[str]) -> EffectPlan:
-    verdict, why = _verdict(row, mode, renewed=mode == "new_generation" and row.name in renew)
+def _effect(row: Row, happened: bool, mode: Mode, renew: Collection[str]) -> EffectPlan:
+    if happened:
+        verdict, why = _verdict_beside(row)
+    else:
+        verdict, why = _verdict(row, mode, renewed=mode == "new_generation" and row.name in renew)
     return EffectPlan(row.name, row.generation, row.provider, row.state, verdict, why, row.reference)
+
+
+def _verdict_beside(row: Row) -> tuple[Verdict, str]:
+    """Say what becomes of an open generation when another one has happened: a late answer came after the renewal."""
+    if row.unaccounted == 0:
+        return "skip", "another generation happened; this one was never sent and is given up"
+    return "blocked", "another generation happened, and this one may have: resolve says whether it did"
 
 
 def _verdict(row: Row, mode: Mode, *, renewed: bool) -> tuple[Verdict, str]:
@@ -177,9 +197,9 @@ def _refusal(
     return None
 
 
-def _order_refusal(opened: Transaction, pipeline: Pipeline, row: Row) -> str | None:
-    """Refuse while another operation holds the ordering key, whose lock is taken for the rest of the transaction."""
-    if row.ordering_key is None:
+def _key_held(opened: Transaction, pipeline: Pipeline, row: Row) -> str | None:
+    """Say which other operation holds the ordering key of a resting step; the key stays locked in the transaction."""
+    if row.ordering_key is None or row.state not in RESTING_STEPS:
         return None
     which = {"tenant": row.tenant, "ordering_key": row.ordering_key}
     opened.run("lock_ordering_key", **which)
@@ -188,7 +208,7 @@ def _order_refusal(opened: Transaction, pipeline: Pipeline, row: Row) -> str | N
     )
     if not holders:
         return None
-    return f"operation {holders[0].id} of the same ordering key is {holders[0].state}: replay when it has ended"
+    return f"operation {holders[0].id} of the same ordering key is {holders[0].state}"
 
 
 def _renewal_refusal(effects: Sequence[EffectPlan], renew: Collection[str]) -> str | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from shared import admission, steps
+from shared import admission, operations, recovery, steps
 from shared.duties import lookups
 from shared.errors import ConflictError, EchoproofError, InvalidInputError, InvalidRequestError, NotFoundError
 from shared.identity import Options
@@ -122,6 +123,60 @@ def test_case_56_a_new_generation_of_a_refused_effect_has_a_fresh_key(till: Till
     assert till.run(operation_id) == "succeeded"
     assert len({key for key, _ in till.wire}) == 2
     assert till.paid == 1
+
+
+def renewed_and_unresolved(till: Till) -> UUID:
+    """An effect whose key is spent and that is proved not to have happened, renewed; the fresh key has no answer."""
+    operation_id = declined(till)
+    till.query("UPDATE effects SET state = 'not_sent', key_spent = true")
+    replay(till, operation_id, "new_generation", "effect")
+    till.next(*["drop_before_commit"] * 5)
+    assert [till.run(operation_id) for _ in range(5)][-1] == "unresolved"
+    return operation_id
+
+
+@pytest.mark.parametrize("after_a_restore", [False, True])
+def test_an_earlier_generation_that_did_not_happen_is_not_made_unknown_again(
+    till: Till, *, after_a_restore: bool
+) -> None:
+    operation_id = renewed_and_unresolved(till)
+    if after_a_restore:
+        recovery.begin(till.database)
+    replay(till, operation_id, "resume" if after_a_restore else "reconcile_first")
+    assert till.query("SELECT generation, state FROM effects ORDER BY 1") == [[1, "not_sent"], [2, "unknown"]]
+    till.run(operation_id)
+    till.pass_time()
+    assert till.run(operation_id) == "succeeded"
+    assert till.paid == 1
+
+
+def test_a_generation_approved_in_recovery_is_looked_up_before_it_is_sent(till: Till) -> None:
+    operation_id = declined(till)
+    recovery.begin(till.database)
+    replay(till, operation_id, "new_generation", "effect")
+    sent = len(till.wire)
+    assert till.run(operation_id) == "queued"
+    assert (len(till.wire), till.effect(operation_id)["lookups"]) == (sent, 1)
+    till.pass_time()
+    assert till.run(operation_id) == "succeeded"
+    assert till.paid == 1
+
+
+def test_a_late_answer_to_an_earlier_generation_leaves_the_open_one_to_be_resolved(till: Till) -> None:
+    operation_id = renewed_and_unresolved(till)
+    till.query("UPDATE effects SET state = 'confirmed', confirmed_at = now(), response = '{}' WHERE generation = 1")
+    shown = look(till, operation_id)
+    assert [(effect.generation, effect.verdict) for effect in shown.effects] == [(2, "blocked")]
+    assert shown.open_effects == ("effect",)
+    replay(till, operation_id)
+    assert till.run(operation_id) == "unresolved"
+    decide.resolve(
+        till.database, till.pipeline, operation_id, "only", seen(look(till, operation_id)), ADA,
+        effects={"effect": Declared(happened=False)},
+    )  # fmt: skip
+    assert verdicts(replay(till, operation_id)) == [("effect", "skip")]
+    assert till.run(operation_id) == "succeeded"
+    assert till.paid == 0
 
 
 @pytest.mark.parametrize(
@@ -245,6 +300,25 @@ def test_case_46_a_replay_waits_while_a_newer_operation_of_its_ordering_key_is_u
     assert till.paid == 2
 
 
+def test_case_46_a_resolve_starts_nothing_beside_a_newer_operation_of_its_ordering_key(till: Till) -> None:
+    key = Options(ordering_key="account-7")
+    older, newer = (till.accept("test.line", options=key).operation_id for _ in range(2))
+    admission.admit(till.outbox, till.pipeline, "shop")
+    till.fail(till.claimed(till.due(older)), steps.Outcome.FAILED)
+    admission.admit(till.outbox, till.pipeline, "shop")
+
+    def resolve(operation_id: UUID, step: str) -> None:
+        shown = plan.dry_run(till.database, till.pipeline, operation_id, step)
+        decide.resolve(till.database, till.pipeline, operation_id, step, seen(shown), ADA)
+
+    with pytest.raises(RefusedError, match=f"operation {newer} of the same ordering key is requested"):
+        resolve(older, "first")
+    assert till.states(older) == {"first": "failed", "second": "waiting"}
+    operations.cancel(till.database, "shop", newer)
+    resolve(older, "first")
+    assert till.states(older) == {"first": "succeeded", "second": "queued"}
+
+
 def test_case_60_a_letter_that_was_closed_opens_again_when_the_step_exhausts(till: Till) -> None:
     operation_id = declined(till)
     replay(till, operation_id, "new_generation", "effect")
@@ -305,6 +379,8 @@ def test_discarding_gives_up_and_closes_the_letter(till: Till) -> None:
     decide.discard(till.database, till.pipeline, operation_id, "only", seen(look(till, operation_id)), ADA)
     assert till.operation_state(operation_id) == "failed"
     assert till.value("SELECT count(*) FROM dead_letters WHERE state = 'open'") == 0
+    assert till.effect(operation_id)["state"] == "unknown"
+    assert till.database.run("effects_pulse")[0].unknown == 0  # nobody can do anything about it any more
     assert drained(lookups.batches, till.outbox, till.pipeline) == {"looked_up": 0}
     with pytest.raises(RefusedError, match="the step is discarded"):
         decide.discard(till.database, till.pipeline, operation_id, "only", seen(look(till, operation_id)), ADA)
@@ -328,6 +404,9 @@ def test_an_overdue_operation_is_replayed_only_when_its_deadline_is_lifted(till:
     shown = plan.dry_run(till.database, till.pipeline, operation_id, "only", lift_deadline=True)
     assert shown.refusal is None
     decide.replay(till.database, till.pipeline, operation_id, "only", seen(shown), ADA, lift_deadline=True)
+    before, after = till.query("SELECT before::jsonb ->> 'deadline', after::jsonb -> 'deadline' FROM reviews")[0]
+    assert datetime.fromisoformat(before) < datetime.now(UTC)
+    assert after is None
     assert till.run(operation_id) == "succeeded"
 
 
