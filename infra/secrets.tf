@@ -22,7 +22,10 @@ locals {
 
   # What else a provider needs, beside its secrets.
   provider_environment = {
-    email    = { MAIL_FROM = try(var.mail.from, "") }
+    email = merge(
+      { ARTIFACTS_BUCKET = google_storage_bucket.artifacts.name }, # for attachments
+      { for name, value in coalesce(var.mail, {}) : name == "from" ? "MAIL_FROM" : upper(name) => value if value != null },
+    )
     payments = { PAYMENTS_VISIBILITY = var.payments_visibility }
     storage  = { ARTIFACTS_BUCKET = google_storage_bucket.artifacts.name }
     webhook  = { WEBHOOK_URL = coalesce(var.webhook_url, "unset") } # checks.tf refuses the latter

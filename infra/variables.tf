@@ -121,9 +121,11 @@ variable "functions_range" {
 }
 
 variable "mail" {
-  description = "The mail server of the steps that send mail; null without one. The URL itself is the secret smtp-url."
+  description = "The mail server of the steps that send mail; null without one. Its URL is the secret smtp-url. With sent_log_url an unknown outcome is looked up there, without it a person decides."
   type = object({
-    from = string
+    from           = string
+    sent_log_delay = optional(string)
+    sent_log_url   = optional(string)
   })
   default = null
 }
