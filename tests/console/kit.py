@@ -18,10 +18,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from google.auth import jwt
 from google.auth.crypt import es
 
+from local.logins import make_logins
 from local.parts import Part
 from local.postgres import free_port
 from local.signing import CertificateServer, Signer
 from shared.console.access import ASSERTION, ISSUER
+from shared.pipeline import Pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 AUDIENCE = "/projects/1234/locations/europe-west2/services/console"
@@ -196,10 +198,11 @@ class Service:
 def service_for(
     database_url: str, iap: Iap, keys_url: str, pipeline_file: Path, folder: Path, **environment: str
 ) -> Service:
-    """Start the console before a database; `environment` adds to its settings or, with an empty value, takes away."""
+    """Start the console before a database, under its role; `environment` adds to its settings or, with an empty value, takes away."""
     port = free_port()
+    login = "" if "DATABASE_URL" in environment else make_logins(database_url, Pipeline.load(pipeline_file))["console"]
     env = {
-        "DATABASE_URL": database_url,
+        "DATABASE_URL": login,
         "GOOGLE_CLOUD_PROJECT": "echoproof-test",
         "PIPELINE_FILE": str(pipeline_file),
         "CONSOLE_AUDIENCE": AUDIENCE,

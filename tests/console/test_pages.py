@@ -124,7 +124,7 @@ def test_what_does_not_exist_is_404(service: Service) -> None:
 
 def test_without_the_database_a_page_says_so(shop: Shop, iap: Iap, keys_url: str, tmp_path: object) -> None:
     nowhere = f"postgresql://postgres@127.0.0.1:{free_port()}/postgres"
-    away = service_for(nowhere, iap, keys_url, shop.path, tmp_path)  # type: ignore[arg-type]
+    away = service_for(nowhere, iap, keys_url, shop.path, tmp_path, DATABASE_URL=nowhere)  # type: ignore[arg-type]
     try:
         for address in ("/", "/operations", "/dead-letters", "/steps", f"/operations/{uuid4()}"):
             page = away.get(address)
