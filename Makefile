@@ -60,8 +60,8 @@ clean: ## Remove what was installed and built
 # In an environment of its own, because it pins many packages that others here want newer.
 .venv-checkov/bin/checkov: | $(INSTALLED)
 	@echo "installing checkov into .venv-checkov (once) …"
-	@$(BIN)/uv venv -q --clear .venv-checkov
-	@$(BIN)/uv pip install -q --python .venv-checkov/bin/python "checkov==$(CHECKOV)"
+	@$(PYTHON) -m venv --clear .venv-checkov
+	@.venv-checkov/bin/python -m pip install -qq --disable-pip-version-check "checkov==$(CHECKOV)"
 
 $(INSTALLED): requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or later is needed: install it, or set PYTHON"; exit 1; }
