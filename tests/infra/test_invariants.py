@@ -72,6 +72,11 @@ def test_words_on_connections(deployment: Deployment) -> None:
     told = deployment.run("plan", "-var-file=envs/production.tfvars", "-var=database={max_connections=100}", codes=(1,))
     said = re.sub(r"[\s│]+", " ", told)
     assert "but database.max_connections is 100: lower max_instances or pool_size" in said
+    needed = re.search(r"may open (\d+) connections", said)
+    assert needed
+    assert f"| {needed[1]} / 400 |" in (ROOT / "docs" / "deploy.md").read_text(), (
+        "the table of sizes says another number"
+    )
 
 
 @pytest.mark.parametrize("file", sorted(PIPELINES.glob("*.yaml")), ids=lambda file: file.stem)
