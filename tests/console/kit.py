@@ -198,7 +198,10 @@ class Service:
 def service_for(
     database_url: str, iap: Iap, keys_url: str, pipeline_file: Path, folder: Path, **environment: str
 ) -> Service:
-    """Start the console before a database, under its role; `environment` adds to its settings or, with an empty value, takes away."""
+    """Start the console before a database, under its role.
+
+    `environment` adds to its settings or, with an empty value, takes away.
+    """
     port = free_port()
     login = "" if "DATABASE_URL" in environment else make_logins(database_url, Pipeline.load(pipeline_file))["console"]
     env = {
