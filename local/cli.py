@@ -255,6 +255,11 @@ def main() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
+        "".join(sys.argv).encode()
+    except UnicodeEncodeError:  # the shell's bytes; nothing that is stored is named by them
+        err.print("an argument is not UTF-8", style="red")
+        sys.exit(UNUSABLE)
+    try:
         app(standalone_mode=True)
     except KeyboardInterrupt:
         err.print("stopped, with everything that was started")

@@ -189,6 +189,8 @@ def discard(
     as_json: AsJson = False,
 ) -> None:
     """Give steps up for good (their operations have failed), or close letters that belong to none."""
+    for item in items:
+        uuid_of(item.partition("/")[0])  # before the first is given up: a typing error ends the command
     if not yes:
         _confirm(f"Give {len(items)} up for good?")
     with opened() as (database, pipeline):

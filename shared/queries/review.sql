@@ -97,9 +97,9 @@ WHERE s.operation_id = CAST(:operation_id AS uuid) AND s.step = :step
 RETURNING e.name;
 
 -- name: lift_deadline
--- Takes an operation's deadline away, so that an overdue step can run again, and tells which it was.
+-- Takes an operation's deadline away that has passed, so that an overdue step can run again, and tells which it was.
 UPDATE operations SET deadline = NULL
-WHERE id = CAST(:operation_id AS uuid) AND deadline IS NOT NULL
+WHERE id = CAST(:operation_id AS uuid) AND deadline <= now()
 RETURNING old.deadline;
 
 -- name: declare_effect

@@ -90,6 +90,14 @@ def test_a_failed_step_without_a_letter_is_named_by_its_operation(kit: Kit, run:
     assert kit.states(operation_id) == {"only": "queued"}
 
 
+def test_a_bulk_discard_with_something_that_is_no_id_gives_nothing_up(kit: Kit, run: Any) -> None:
+    operation_id = resting(kit)
+    refused = run("dead-letters", "discard", f"{operation_id}/only", "nonsense", "--yes", *WHY)
+    assert refused.exit_code == 2
+    assert "nonsense is not an id" in refused.output
+    assert kit.states(operation_id) == {"only": "unresolved"}
+
+
 def test_a_step_is_resolved_discarded_and_noted(kit: Kit, run: Any) -> None:
     first, second = resting(kit), resting(kit)
     letter = letter_of(kit, first)
