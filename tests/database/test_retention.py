@@ -11,13 +11,14 @@ from uuid import UUID
 
 import pytest
 
-from shared import operations
+from shared import operations, steps
 from shared.database_errors import ConnectionLostError
 from shared.duties import retention
 from shared.identity import Options
 from shared.operations import Accepted
 from shared.outbox import Outbox
 from shared.pipeline import Retention
+from shared.review import plan
 from shared.steps import Refusal
 from tests.database.gate import KEY, Gate
 from tests.database.kit import drained
@@ -149,6 +150,17 @@ def test_an_ordering_key_goes_with_the_last_operation_that_it_was_given_to_unles
     last = gate.submit(KEY).operation_id
     gate.finish(last)
     assert prune(gate)["pruned"] == 2
+    assert gate.value("SELECT count(*) FROM ordering_keys") == 0
+
+
+def test_an_ordering_key_that_a_dry_run_has_made_again_goes_too(gate: Gate) -> None:
+    failed = gate.submit(KEY).operation_id
+    gate.fail(gate.claimed(gate.dispatches(failed)[0]), steps.Outcome.FAILED)
+    gate.query("DELETE FROM ordering_keys")  # pruned with a later operation
+    assert plan.dry_run(gate.database, gate.pipeline, failed, "only").refusal is None
+    assert gate.query("SELECT tail FROM ordering_keys") == [[0]]
+    keep(gate)
+    assert prune(gate)["pruned"] == 1
     assert gate.value("SELECT count(*) FROM ordering_keys") == 0
 
 
