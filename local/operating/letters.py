@@ -161,6 +161,9 @@ def resolve(
     happened: Annotated[
         list[str] | None, typer.Option(help="An open effect that happened: NAME or NAME=PROVIDER'S ID.")
     ] = None,
+    answer: Annotated[
+        list[str] | None, typer.Option(help="What the provider answered, should the step run again: NAME=JSON OBJECT.")
+    ] = None,
     absent: Annotated[list[str] | None, typer.Option(help="An open effect that did not happen: NAME.")] = None,
     result: Annotated[str | None, typer.Option(help="The step's result, a JSON object.")] = None,
     actor: Actor = "",
@@ -168,15 +171,20 @@ def resolve(
 ) -> None:
     """Settle a step by evidence: it is done, or an effect of it is known not to have happened."""
     declared = {name: Declared(happened=False) for name in absent or []}
+    answers = {name: _object(given, "--answer") for name, _, given in (text.partition("=") for text in answer or [])}
     for text in happened or []:
         name, _, reference = text.partition("=")
-        declared[name] = Declared(happened=True, reference=reference or None)
+        declared[name] = Declared(happened=True, reference=reference or None, response=answers.pop(name, None))
+    if answers:
+        raise typer.BadParameter(f"--answer is of an effect that --happened names: {', '.join(sorted(answers))}")
     with opened() as (database, pipeline):
         by = By(actor or user(), evidence)
         operation_id, step = _step(database, item)
         shown = plan.dry_run(database, pipeline, operation_id, step)
         seen = Seen(shown.generation, shown.ledger_version)
-        decide.resolve(database, pipeline, operation_id, step, seen, by, result=_object(result), effects=declared)
+        decide.resolve(
+            database, pipeline, operation_id, step, seen, by, result=_object(result, "--result"), effects=declared
+        )
     show_report({item: None}, "recorded" if absent else "resolved", as_json=as_json)
 
 
@@ -237,15 +245,15 @@ def _step(database: Database, item: str) -> tuple[UUID, str]:
     return operation_id, step
 
 
-def _object(text: str | None) -> dict[str, Any] | None:
+def _object(text: str | None, option: str) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
         value = ijson.parse(text.encode(), max_bytes=MAX_RESULT_BYTES)
     except InvalidJsonError as error:
-        raise typer.BadParameter(f"--result is not JSON: {error}") from None
+        raise typer.BadParameter(f"{option} is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise typer.BadParameter('--result is a JSON object, like {"number": 7}')
+        raise typer.BadParameter(f'{option} is a JSON object, like {{"number": 7}}')
     return value
 
 

@@ -113,13 +113,15 @@ def mode_of(values: MultiDict[str, str]) -> Mode:
 
 
 def declared(values: MultiDict[str, str]) -> dict[str, Declared]:
-    """Read what is said of each open effect; an effect of which nothing is said is left out."""
+    """Read what is said of each open effect, leaving out those of which nothing is; raises InvalidRequestError."""
     names = values.getlist("effect")
     found = {}
     for number, name in enumerate(names):
         what = values.get(f"outcome-{number}")
         if what == "happened":
-            found[name] = Declared(happened=True, reference=values.get(f"reference-{number}", "").strip() or None)
+            reference = values.get(f"reference-{number}", "").strip() or None
+            answer = _object(values.get(f"answer-{number}", ""), "the provider's answer")
+            found[name] = Declared(happened=True, reference=reference, response=answer)
         elif what == "absent":
             found[name] = Declared(happened=False)
     return found
@@ -127,15 +129,18 @@ def declared(values: MultiDict[str, str]) -> dict[str, Declared]:
 
 def result_of(values: MultiDict[str, str]) -> dict[str, Any] | None:
     """Read a step's result, None when the field is empty; raises InvalidRequestError."""
-    text = values.get("result", "").strip()
-    if not text:
+    return _object(values.get("result", ""), "the result")
+
+
+def _object(text: str, what: str) -> dict[str, Any] | None:
+    if not text.strip():
         return None
     try:
-        value = ijson.parse(text.encode("utf-8", "surrogatepass"), max_bytes=MAX_RESULT_BYTES)
+        value = ijson.parse(text.strip().encode("utf-8", "surrogatepass"), max_bytes=MAX_RESULT_BYTES)
     except InvalidJsonError as error:
-        raise _invalid(f"the result is not JSON: {error.detail}") from None
+        raise _invalid(f"{what} is not JSON: {error.detail}") from None
     if not isinstance(value, dict):
-        raise _invalid("the result is a JSON object, like {} or one with members")
+        raise _invalid(f"{what} is a JSON object, like {{}} or one with members")
     return value
 
 

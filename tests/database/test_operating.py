@@ -106,6 +106,8 @@ def test_a_step_is_resolved_discarded_and_noted(kit: Kit, run: Any) -> None:
     assert (resolved.exit_code, kit.operation_state(first)) == (0, "succeeded")
     assert kit.value(f"SELECT result FROM steps WHERE operation_id = '{first}'") == {"paid": 7}
     assert run("dead-letters", "resolve", letter, "--evidence", "x", "--result", "[]").exit_code == 2
+    lonely = ["--answer", 'payment={"amount": 7}']
+    assert run("dead-letters", "resolve", letter, "--evidence", "x", *lonely).exit_code == 2
     assert run("dead-letters", "discard", letter_of(kit, second), *WHY, "--yes").exit_code == 0
     assert kit.operation_state(second) == "failed"
 

@@ -22,7 +22,7 @@ from shared.review.decide import By, Declared, PlanAgedError, RefusedError, Seen
 from shared.review.plan import Mode, Plan
 from shared.steps import Refusal
 from tests.database.kit import drained
-from tests.effects.till import Till
+from tests.effects.till import PAY, Till
 
 ADA = By("ada@example.com", "the bank is back")
 
@@ -359,6 +359,33 @@ def test_evidence_that_an_effect_did_not_happen_lets_a_replay_send_it(till: Till
     assert verdicts(replay(till, operation_id)) == [("effect", "resend")]
     assert till.run(operation_id) == "succeeded"
     assert till.paid == 1
+
+
+def test_what_a_person_says_a_provider_answered_is_what_the_handler_reads(till: Till) -> None:
+    operation_id = till.accept().operation_id
+
+    def pays_twice(ctx: Any) -> dict[str, Any]:
+        first = ctx.effect("first", till.provider, PAY)
+        return {"amounts": [first["amount"], ctx.effect("second", till.provider, PAY | {"amount": 20})["amount"]]}
+
+    till.next(*["drop_before_commit"] * 5)
+    while till.run(operation_id, pays_twice) == "queued":
+        pass
+    till.query(
+        "INSERT INTO effects (operation_id, step, name, provider, state, provider_key, request, essence,"
+        " unaccounted, unknown_since) SELECT operation_id, step, 'second', provider, 'unknown', 'another', request, essence, 1, now()"
+        f" FROM effects WHERE operation_id = '{operation_id}'"
+    )
+    shown = look(till, operation_id)
+    said = {
+        "first": Declared(happened=True, reference="pi_7", response={"amount": 1530}),
+        "second": Declared(happened=False),
+    }
+    decide.resolve(till.database, till.pipeline, operation_id, "only", seen(shown), ADA, effects=said)
+    till.query(f"DELETE FROM effects WHERE operation_id = '{operation_id}' AND name = 'second'")
+    replay(till, operation_id)
+    assert till.run(operation_id, pays_twice) == "succeeded"
+    assert till.value("SELECT result FROM steps") == {"amounts": [1530, 20]}
 
 
 def test_a_resolve_starts_the_steps_that_need_this_one(till: Till) -> None:
