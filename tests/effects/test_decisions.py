@@ -373,7 +373,8 @@ def test_what_a_person_says_a_provider_answered_is_what_the_handler_reads(till: 
         pass
     till.query(
         "INSERT INTO effects (operation_id, step, name, provider, state, provider_key, request, essence,"
-        " unaccounted, unknown_since) SELECT operation_id, step, 'second', provider, 'unknown', 'another', request, essence, 1, now()"
+        " unaccounted, unknown_since)"
+        " SELECT operation_id, step, 'second', provider, 'unknown', 'another', request, essence, 1, now()"
         f" FROM effects WHERE operation_id = '{operation_id}'"
     )
     shown = look(till, operation_id)
