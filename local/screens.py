@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
@@ -14,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from local.servers import DATABASE_URL_FILE
 from shared.operations import FINAL
 
 if TYPE_CHECKING:
@@ -49,8 +52,13 @@ def show_addresses(console: Console, stack: Stack) -> None:
     table.add_row("logs", str(stack.data))
     console.print("[green]the pipeline is up[/green]; Ctrl-C stops it")
     console.print(table)
-    command = f".venv/bin/echoproof submit examples/invoice.generate.json --url {addresses.intake} --wait"
-    console.print(f"try: {command}", highlight=False, soft_wrap=True)
+    key = "--key order-536365"  # the one that README.md and examples/README.md use: an order is invoiced once
+    tries = [f"submit examples/invoice.generate.json {key} --url {addresses.intake} --wait", "stats"]
+    file = stack.data / DATABASE_URL_FILE
+    elsewhere = file != Path(".echoproof", DATABASE_URL_FILE).absolute() and file.is_file()
+    database = f"DATABASE_URL=$(cat {shlex.quote(str(file))}) " if elsewhere else ""
+    for environment, command in zip(("", database), tries, strict=True):
+        console.print(f"try: {environment}.venv/bin/echoproof {command}", highlight=False, markup=False, soft_wrap=True)
 
 
 def show_submitted(console: Console, found: dict[str, Any]) -> None:

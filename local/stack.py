@@ -263,10 +263,11 @@ class Stack:
                 part = self.parts[name]
                 # It may have been held down since this round began.
                 if part.pid is None and name not in self.held and not self._revive(name, part):
-                    self.failure = part.failed("has stopped")
+                    self.failure = part.failed("has stopped, and with it the stack")
                     return
             if self._servers.dead is not None:
-                self.failure = PartFailedError(f"{self._servers.dead} has stopped; its log is in {self.data}")
+                what = f"{self._servers.dead} has stopped, and with it the stack"
+                self.failure = PartFailedError(f"{what}; its log is in {self.data}")
                 return
 
     def _revive(self, name: str, part: Part) -> bool:

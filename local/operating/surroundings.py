@@ -20,6 +20,7 @@ from rich.console import Console
 from local.servers import DATABASE_URL_FILE
 from shared.config import DatabaseSettings, load
 from shared.database import Database
+from shared.errors import ConfigError
 from shared.pipeline import Pipeline
 from shared.wiring import connect_function
 
@@ -30,6 +31,9 @@ Reason = Annotated[str, typer.Option(help="Why: it is kept in the audit.", show_
 REFUSED = 1  # it was not done, or not all of it
 STACK_DATABASE = Path(".echoproof", DATABASE_URL_FILE)  # written by `echoproof up`
 
+LOCAL_WAY = (
+    "for the stack of `echoproof up`: run this where its .echoproof is, or set it to what DATA/database-url says"
+)
 PIPELINE_FILE = Path(__file__).resolve().parents[2] / "pipeline.yaml"
 
 WIDE = 250  # columns where there is no terminal to fit: in a file or a pipe nothing is wrapped
@@ -44,9 +48,13 @@ def opened() -> Iterator[tuple[Database, Pipeline]]:
     Raises ConfigError.
     """
     environment = dict(os.environ)
-    if not {"DATABASE_URL", "INSTANCE_CONNECTION_NAME"} & environment.keys() and STACK_DATABASE.is_file():
+    named = {"DATABASE_URL", "INSTANCE_CONNECTION_NAME"} & environment.keys()
+    if not named and STACK_DATABASE.is_file():
         environment["DATABASE_URL"] = STACK_DATABASE.read_text().strip()
-    (settings,) = load(DatabaseSettings, env=environment)
+    try:
+        (settings,) = load(DatabaseSettings, env=environment)
+    except ConfigError as error:
+        raise ConfigError([*error.problems, LOCAL_WAY]) if not named else error from None
     pipeline = Pipeline.load(environment.get("PIPELINE_FILE") or PIPELINE_FILE)
     database = Database(connect_function(settings), size=1)
     try:
