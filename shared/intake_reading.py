@@ -80,7 +80,7 @@ def check_query(request: HttpRequest, known: frozenset[str]) -> None:
     """Refuse parameters that are not known or given twice."""
     if unknown := request.args.keys() - known:
         names = ", ".join(sorted(known)) or "no parameter"
-        raise _query(f"{names} is known here, {len(unknown)} other given")
+        raise _query(f"known here: {names}; {len(unknown)} other given")
     if any(len(values) > 1 for _, values in request.args.lists()):
         raise _query("a parameter is given more than once")
 

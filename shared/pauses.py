@@ -59,7 +59,11 @@ def pause(database: Database, pipeline: Pipeline, kind: Kind, name: str, actor: 
 
 
 def resume(database: Database, kind: Kind, name: str) -> None:
-    """End a pause; what it held back is published at the relay's next tick. Raises NotPausedError."""
+    """End a pause; raises NotPausedError.
+
+    The relay publishes what was held back at the next tick; what had just been handed over when the pause began, a
+    minute after it was due at the earliest.
+    """
     if not database.run("resume_pause", kind=kind, name=name):
         raise NotPausedError(f"{kind} {name} is not paused")
     log.warning("pause ended", extra={"kind": kind, "paused": name})

@@ -69,6 +69,8 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List the review queue, newest first."""
+    if cause is not None and cause not in reading.CAUSES:
+        raise typer.BadParameter(f"cause is one of {', '.join(reading.CAUSES)}")
     states = ("open", "closed") if state is Shown.ALL else (state.value,)
     with opened() as (database, _):
         page = reading.letters(
@@ -90,7 +92,8 @@ def list_(
         error = ": ".join(filter(None, [letter.error_kind, letter.error]))[:80]
         cells = [str(letter.id), f"{letter.opened_at:%Y-%m-%d %H:%M:%S}", letter.cause, where, letter.step or "–"]
         table.add_row(*[escape(cell) for cell in [*cells, error, letter.verdict]])
-    out.print(table if page.items else "nothing needs a person")
+    filtered = state is not Shown.OPEN or cause or tenant or operation_type or step or cursor
+    out.print(table if page.items else "no such letter" if filtered else "nothing needs a person")
     if page.cursor:
         out.print(f"more: --cursor {page.cursor}")
 
@@ -115,7 +118,7 @@ def show(item: Item, as_json: AsJson = False) -> None:
 @app.command()
 def replay(
     items: Items,
-    reason: Reason,
+    reason: Annotated[str, typer.Option(help="Why: it is kept in the audit; a dry run needs none.")] = "",
     mode: Annotated[How, typer.Option(help="How its effects are treated.")] = How.RESUME,
     renew: Annotated[list[str] | None, typer.Option(help="An effect that gets a fresh key (new_generation).")] = None,
     lift_deadline: Annotated[bool, typer.Option(help="Take an operation's passed deadline away.")] = False,
@@ -126,8 +129,10 @@ def replay(
 ) -> None:
     """Let steps run again; shows first what would be sent, and asks."""
     how: Mode = mode.value
+    if not (reason or dry_run):
+        raise typer.BadParameter("say why with --reason, or look first with --dry-run")
     with opened() as (database, pipeline):
-        by = By(actor or user(), reason)
+        by = By(actor or user(), "a dry run" if dry_run else reason)
         plans: dict[str, Plan | str] = {}
         for item in items:
             try:

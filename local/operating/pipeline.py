@@ -71,7 +71,7 @@ def pause(kind: What, name: Name, reason: Reason, actor: Actor = "") -> None:
 
 
 def resume(kind: What, name: Name) -> None:
-    """End a pause; what it held back goes out at the relay's next tick."""
+    """End a pause; what it held back goes out, usually within a minute or two."""
     with opened() as (database, _):
         holding.resume(database, kind.value, name)
     out.print("resumed")

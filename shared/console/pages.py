@@ -27,7 +27,7 @@ DONE = {
     "discard": "Given up for good.",
     "note": "Noted.",
     "pause": "Paused. Attempts that run go on; nothing new starts.",
-    "resume": "Resumed. What was held back goes out at the relay's next tick.",
+    "resume": "Resumed. What was held back goes out, usually within a minute or two.",
 }
 LETTER_STATES = {"open": ("open",), "closed": ("closed",), "all": ("open", "closed")}
 REFRESH = 5  # seconds between two looks at a page that changes

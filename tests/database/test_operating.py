@@ -56,12 +56,20 @@ def test_the_queue_is_listed_shown_and_paged(kit: Kit, run: Any) -> None:
     assert json.loads(run("operations", "show", operations[0], "--json").output)["state"] == "needs_review"
 
 
+def test_a_list_of_nothing_says_whether_it_was_filtered(run: Any) -> None:
+    assert "nothing needs a person" in run("dead-letters", "list").output
+    assert "no such letter" in run("dead-letters", "list", "--cause", "exhausted").output
+    assert run("dead-letters", "list", "--cause", "exausted").exit_code == 2
+
+
 def test_a_replay_is_shown_dry_and_done_with_a_reason_and_twice_is_refused(kit: Kit, run: Any) -> None:
     operation_id = resting(kit)
     letter = letter_of(kit, operation_id)
-    dry = run("dead-letters", "replay", letter, *WHY, "--dry-run")
+    dry = run("dead-letters", "replay", letter, "--dry-run")
     assert dry.exit_code == 0
     assert "test.single/only is unresolved, generation 1" in dry.output
+    assert kit.states(operation_id) == {"only": "unresolved"}
+    assert run("dead-letters", "replay", letter, "--yes").exit_code == 2  # no reason
     assert kit.states(operation_id) == {"only": "unresolved"}
     unasked = run("dead-letters", "replay", letter, *WHY)
     assert unasked.exit_code == 2  # not a terminal
