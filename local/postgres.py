@@ -136,24 +136,24 @@ class Postgres:
         return copy / "pginstall" / "bin"
 
     def _initialise(self) -> None:
+        """Make the folder's cluster; again, from nothing, when a signal has ended initdb (seen once: SIGBUS)."""
+        try:
+            self._run_initdb()
+        except subprocess.CalledProcessError as error:
+            if error.returncode >= 0:
+                raise
+            shutil.rmtree(self.data / "db")
+            self._run_initdb()
+
+    def _run_initdb(self) -> None:
         database = self.data / "db"
         database.mkdir(mode=0o700, exist_ok=True)
         if self._user:
             shutil.chown(database, self._user)
             self.data.chmod(0o755)
+        options = ["-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8"]
         subprocess.run(
-            [
-                self.binary("initdb"),
-                "-D",
-                str(database),
-                "-U",
-                "postgres",
-                "--auth=trust",
-                "--encoding=UTF8",
-                "--locale=C.UTF-8",
-                "--no-instructions",
-                "--no-sync",
-            ],
+            [self.binary("initdb"), "-D", str(database), *options, "--no-instructions", "--no-sync"],
             check=True,
             stdout=subprocess.DEVNULL,
             user=self._user,

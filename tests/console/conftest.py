@@ -78,9 +78,12 @@ def service(
     service.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A real browser; without one the test is skipped, but never on CI."""
+    """A real browser; without one the test is skipped, but never on CI.
+
+    Closed with its module: Playwright's event loop runs in the main thread, where other modules' tests run their own.
+    """
     if not screens.CHROMIUM.exists():
         pytest.skip(f"{screens.CHROMIUM} is not here: apt install chromium")
     with screens.browser() as started:
