@@ -64,6 +64,23 @@ def functions_in(folder: Path, own: str = "functions") -> Path:
     return folder
 
 
+@contextlib.contextmanager
+def scene(name: str) -> Iterator[Stack]:
+    """Run a stack with the pipeline `<name>.yaml` and the step functions in the folder `<name>`; a tick is a second."""
+    with folder_for_all() as folder:
+        shutil.copytree(HERE / name, folder / "functions", ignore=shutil.ignore_patterns("__pycache__"))
+        for function in PLUMBING:
+            (folder / "functions" / function).symlink_to(ROOT / "functions" / function)
+        with Stack(
+            folder / "data",
+            port=free_port(),
+            tick=1.0,
+            pipeline_file=HERE / f"{name}.yaml",
+            functions=folder / "functions",
+        ) as stack:
+            yield stack
+
+
 class Rig:
     """One running stack."""
 

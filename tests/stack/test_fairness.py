@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from google.pubsub_v1.services.publisher import PublisherClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 from grpc import insecure_channel
 
-from local.postgres import free_port
-from local.stack import PLUMBING, PROJECT, ROOT, Stack
+from local.stack import PROJECT, Stack
 from shared import admission, operations
 from shared.database import Connection, Database, connector
 from shared.identity import Options, Request
 from shared.outbox import Outbox
 from shared.publisher import Publisher
-from tests.stack.kit import folder_for_all
+from tests.stack.kit import scene
 
-HERE = Path(__file__).parent
 BURST = 2000
 FEW = 20
 SHARE = 0.1  # of the burst's remaining operations: by then the few are done
@@ -32,18 +28,8 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    with folder_for_all() as folder:
-        shutil.copytree(HERE / "fairness", folder / "functions", ignore=shutil.ignore_patterns("__pycache__"))
-        for name in PLUMBING:
-            (folder / "functions" / name).symlink_to(ROOT / "functions" / name)
-        with Stack(
-            folder / "data",
-            port=free_port(),
-            tick=1.0,
-            pipeline_file=HERE / "fairness.yaml",
-            functions=folder / "functions",
-        ) as stack:
-            yield stack
+    with scene("fairness") as stack:
+        yield stack
 
 
 class Submitter:

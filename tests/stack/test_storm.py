@@ -8,12 +8,10 @@ backoff is the local one, 1–10 s for 10–600 s in the cloud, and a tick is a 
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,18 +23,16 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 from google.pubsub_v1.types import Subscription
 from grpc import insecure_channel
 
-from local.postgres import free_port
-from local.stack import PLUMBING, PROJECT, ROOT, Stack
+from local.stack import PROJECT, Stack
 from shared import operations
 from shared.database import Connection, Database, connector
 from shared.identity import Options, Request
 from shared.outbox import Outbox
 from shared.publisher import Publisher
-from tests.stack.kit import folder_for_all
+from tests.stack.kit import scene
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-HERE = Path(__file__).parent
 OPERATIONS = 5000
 OUTAGE = 15.0  # seconds; twenty minutes with what is added to them
 AWAY = 20 * 60  # seconds
@@ -47,18 +43,8 @@ SUBSCRIPTION = f"projects/{PROJECT}/subscriptions/counted"
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    with folder_for_all() as folder:
-        shutil.copytree(HERE / "storm", folder / "functions", ignore=shutil.ignore_patterns("__pycache__"))
-        for name in PLUMBING:
-            (folder / "functions" / name).symlink_to(ROOT / "functions" / name)
-        with Stack(
-            folder / "data",
-            port=free_port(),
-            tick=1.0,
-            pipeline_file=HERE / "storm.yaml",
-            functions=folder / "functions",
-        ) as stack:
-            yield stack
+    with scene("storm") as stack:
+        yield stack
 
 
 class Messages:

@@ -1,13 +1,13 @@
-"""storm_step: writes one row in its settling transaction, so that a second run would show."""
+"""storm_step: does nothing but say which attempt it was."""
 
 from typing import Any
 
 from shared.step_function import step_function
 
 
-def write(ctx: Any) -> dict[str, Any]:
-    """Return how often this operation has run before: always none."""
+def tell(ctx: Any) -> dict[str, Any]:
+    """Return the number of the attempt."""
     return {"attempt": ctx.attempt}
 
 
-main = step_function("storm_step", write)
+main = step_function("storm_step", tell)
